@@ -22,7 +22,7 @@ from stratalog.bridges.mirror.partitions import MirroredPartition
 from stratalog.bridges.mirror.renamed import names_here, renamed, under_names_here
 from stratalog.bridges.mirror.source import MirrorSource, SourceBounds, without_leader
 from stratalog.bridges.mirror.topics import ensure_here
-from stratalog.engine.brokers.probe import probe_brokers
+from stratalog.engine.brokers.probe import probe_first
 from stratalog.engine.config.topic_config import MIRROR_SOURCE
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
@@ -67,7 +67,7 @@ def mirror(
         for key in keys:
             if key not in bounds:
                 run.fail(f"{key[0]}-{key[1]}", without_leader(key))
-        run.notes += probe_brokers(metadata, storage).notes
+        probe_first(metadata, storage, run)
         kept = [
             name
             for name, topic in there.items()

@@ -162,7 +162,7 @@ def reset_offsets(
         return image, moved
 
     with execution.run("groups reset_offsets", dry_run=dry_run) as run:
-        image, moved = with_leaders(metadata, storage, plan)
+        image, moved = with_leaders(metadata, storage, plan, dry_run=dry_run)
         if moved and not dry_run:
             wanted = {key: OffsetAndMetadata(new) for key, (_, new) in moved.items()}
             append_to_group(
@@ -309,7 +309,7 @@ def _forget(
         return image, read, wanted(image, read.state, state)
 
     with execution.run(operation, dry_run=dry_run) as run:
-        image, before, records = with_leaders(metadata, storage, plan)
+        image, before, records = with_leaders(metadata, storage, plan, dry_run=dry_run)
         state = before.state.groups[group]
         if records and not dry_run:
             base = append_to_group(metadata, storage, execution.clock, memory, image, group, records)

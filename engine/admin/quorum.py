@@ -24,9 +24,11 @@ from stratalog.engine.quorum.bootstrap import sign_log
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.inspection import VoterFound, inspect
 from stratalog.engine.quorum.upkeep import Upkeep
+from stratalog.engine.quorum.voter import Voter
 from stratalog.engine.upkeep.snapshots.metadata import keep_metadata_short, metadata_failures
 from stratalog.partitions.errors import BrokerUnreachableError, InvalidCallError
 from stratalog.partitions.root import check_broker_file, read_broker_file
+from stratalog.partitions.store.local_space import staging_in_the_way, takes_no_files
 
 
 class VoterRow(Row, frozen=True, kw_only=True):
@@ -155,8 +157,10 @@ def add_voter(
         Also RetriableError kinds.
     """
     with execution.run("quorum add_voter", dry_run=dry_run) as run:
-        command = AddVoter(_root_of(storage, broker_id))
-        voters = metadata.change_voters(command, dry_run=dry_run)
+        there = _root_of(storage, broker_id)
+        voters = metadata.change_voters(AddVoter(there), dry_run=dry_run)
+        if dry_run and there not in metadata.last_known.image.voters:
+            _check_takes_files(storage, there, run)
     return _changed(storage, run, voters)
 
 
@@ -187,6 +191,7 @@ def replace_voter(
         if there not in voters:
             _check_replaceable(image, there)
             if dry_run:
+                _check_takes_files(storage, there, run)
                 voters = (*(voter for voter in voters if voter.broker_id != broker_id), there)
             else:
                 metadata.with_log(lambda log: log.admit(there))
@@ -217,6 +222,20 @@ def _root_of(storage: Storage, broker_id: int) -> VoterId:
         raise BrokerUnreachableError(f"broker {broker_id} ({store.uri}) has no broker.json: bootstrap it first")
     check_broker_file(found, store, storage.file.cluster_id, broker_id)
     return VoterId(broker_id, found.directory_id)
+
+
+def _check_takes_files(storage: Storage, there: VoterId, run: OperationRun) -> None:
+    """For a dry run: check without writing that the log can be copied to a new voter.
+
+    Raises: see ``Voter.look``; CorruptionError, UnwritableStorageError if the root is known to refuse files.
+    """
+    broker_id, store = there.broker_id, storage.stores[there.broker_id]
+    Voter(broker_id, store, there.directory_id).look()
+    if (in_the_way := staging_in_the_way(store.uri)) is not None:
+        raise in_the_way
+    if (unwritable := takes_no_files(store.uri)) is not None:
+        raise unwritable.of_broker(broker_id)
+    run.notes.append(f"a dry run creates no file, so it does not test whether broker {broker_id} accepts files")
 
 
 def _changed(storage: Storage, run: OperationRun, voters: Voters) -> Report:

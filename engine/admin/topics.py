@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from stratalog.engine.config.settings import check_long
 from stratalog.engine.driver.compared_clocks import compared_clocks
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.memory import Memory
@@ -112,6 +113,7 @@ def create_topic(
     """
     with execution.run("topics create", dry_run=dry_run) as run:
         texts = {key: str(value) for key, value in (configs or {}).items()}
+        check_long(texts, f"topic {name!r}")
         _check_remote(storage, texts)
         command = CreateTopic(
             name=name,
@@ -212,6 +214,7 @@ def alter_configs(
     """
     with execution.run("topics alter_configs", dry_run=dry_run) as run:
         texts = {key: None if value is None else str(value) for key, value in changes.items()}
+        check_long(texts, "cluster" if topic is None else f"topic {topic!r}")
         _check_remote(storage, texts)
         if topic is None and (selector := texts.get(KEY)) is not None:
             memory.selector.offered.check(selector.strip())

@@ -137,14 +137,20 @@ def plan_probe(
     return image
 
 
-def with_leaders(metadata: MetadataClient, storage: Storage, work: Callable[[ClusterImage], T]) -> T:
+def with_leaders(
+    metadata: MetadataClient, storage: Storage, work: Callable[[ClusterImage], T], *, dry_run: bool = False
+) -> T:
     """Call ``work`` with the current metadata. If a leader is unreachable, or no longer leads, probe the brokers,
-    which fences unreachable brokers and elects other leaders, and call ``work`` once more.
+    which fences unreachable brokers and elects other leaders, and call ``work`` once more. A dry run commits
+    nothing, and calls ``work`` with the metadata as the probe would have changed it.
 
     Raises: errors from ``work``; see ``probe_brokers``.
     """
     with suppress(BrokerUnreachableError, StaleMetadataError):
         return work(metadata.image())
+    if dry_run:
+        image = metadata.image()
+        return work(ApplyProbe(tuple(probe_roots(storage, image))).decide(image).image_after(image))
     return work(probe_brokers(metadata, storage).image)
 
 

@@ -7,6 +7,7 @@ key, then the default in the key's definition (``TopicConfig`` or ``ClusterConfi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from stratalog.engine.config.cluster_config import CLUSTER_CONFIGS, ClusterConfig
@@ -25,6 +26,8 @@ from stratalog.partitions.errors import InvalidConfigError
 from stratalog.partitions.retention import UNLIMITED
 from stratalog.partitions.spelling import did_you_mean
 
+_LONGEST = 2**63 - 1
+
 
 def check_config(scope: Scope, name: str, text: str, what: str) -> str:
     """Return the canonical text of a value to set. ``what`` names the owner of the value, as in "topic 'flights'".
@@ -34,6 +37,23 @@ def check_config(scope: Scope, name: str, text: str, what: str) -> str:
     """
     definition = find_config(scope, name, what)
     return definition.text(definition.parse(text, what))
+
+
+def check_long(configs: Mapping[str, str | None], what: str) -> None:
+    """Check that whole numbers to set are in the range of Kafka's LONG. (Numbers that the metadata already has can
+    still be read and restored.)
+
+    Raises: InvalidConfigError.
+    """
+    for name, text in configs.items():
+        definition = CLUSTER_CONFIGS.get(name) or TOPIC_CONFIGS.get(name)
+        if text is None or definition is None or not isinstance(definition.default, int):
+            continue
+        value: object = None
+        with suppress(InvalidConfigError):  # the command raises it
+            value = definition.parse(text, what)
+        if isinstance(value, int) and value > _LONGEST:
+            raise InvalidConfigError(f"{what}: {name} = {text!r} is not valid: it takes at most {_LONGEST}")
 
 
 def find_config(scope: Scope, name: str, what: str) -> ConfigDef:

@@ -139,6 +139,8 @@ class LogEnds:
         self._ends.put(view.key, (view, replace(end, acknowledged_to=end.log_end)), weight)
 
 
+_MOST_PARTITIONS = 100_000
+"""The number of partitions and of topics to remember. The next append to a forgotten one checks again."""
 ASK_AGAIN_MS = 60_000
 """The time that a driver waits before it sends another request to a remote tier that did not answer."""
 
@@ -153,9 +155,9 @@ class RemoteEnds:
     holds. Not pickled.
     """
 
-    _found: dict[TopicIdPartition, int] = field(default_factory=dict)
+    _found: BoundedCache[TopicIdPartition, int] = field(default_factory=lambda: BoundedCache(_MOST_PARTITIONS))
     """The leader epoch of the check."""
-    _silent_until_ms: dict[str, int] = field(default_factory=dict)
+    _silent_until_ms: BoundedCache[str, int] = field(default_factory=lambda: BoundedCache(_MOST_PARTITIONS))
     """Keyed by topic id."""
 
     def unknown(self, views: Iterable[PartitionView]) -> list[PartitionView]:
@@ -164,15 +166,15 @@ class RemoteEnds:
 
     def remember(self, view: PartitionView) -> None:
         """Record that an append under the view has checked the remote end."""
-        self._found[view.key] = view.leader_epoch
+        self._found.put(view.key, view.leader_epoch)
 
     def is_silent(self, topic_id: str, now_ms: int) -> bool:
         """Whether the remote tier failed to answer for this topic less than ``ASK_AGAIN_MS`` ago."""
-        return now_ms < self._silent_until_ms.get(topic_id, 0)
+        return now_ms < (self._silent_until_ms.get(topic_id) or 0)
 
     def was_silent(self, topic_id: str, now_ms: int) -> None:
         """Record that the remote tier did not answer at ``now_ms``."""
-        self._silent_until_ms[topic_id] = now_ms + ASK_AGAIN_MS
+        self._silent_until_ms.put(topic_id, now_ms + ASK_AGAIN_MS)
 
 
 class BehindAppends(Protocol):
@@ -215,7 +217,7 @@ class Memory:
     """Shortens the logs that this driver appends to."""
     begun_sequences: BegunSequences = field(default_factory=BegunSequences)
     """The sequences that this driver has begun for named producers."""
-    wide_topics: set[str] = field(default_factory=set)
+    wide_topics: BoundedCache[str, bool] = field(default_factory=lambda: BoundedCache(_MOST_PARTITIONS))
     """The ids of topics to which this driver has appended a record that is not narrow
     (``engine.spark.narrow``)."""
     fetching: Fetching = field(default_factory=Fetching)

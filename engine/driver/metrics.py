@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -15,6 +15,8 @@ LOAD_LATENCY = "LoadSnapshotLatencyMs"
 SIZE = "SnapshotSizeBytes"
 LAG = "SnapshotLag"
 
+_MOST = 10_000
+"""The maximum number of histograms; those without new values for the longest time are forgotten."""
 _KEPT = 1000
 """The number of latest values that a histogram keeps for its quantiles."""
 
@@ -58,8 +60,13 @@ class SnapshotMetrics:
 
     def add(self, metric: str, topic: str, partition: int, ms: float) -> None:
         """Add a measurement, in milliseconds."""
+        key = metric, topic, partition
         with self._lock:
-            self._histograms.setdefault((metric, topic, partition), Histogram()).add(ms)
+            histogram = self._histograms.pop(key, Histogram())
+            histogram.add(ms)
+            self._histograms[key] = histogram
+            if len(self._histograms) > _MOST:  # also forgets topics that were deleted
+                del self._histograms[next(iter(self._histograms))]
 
     @contextmanager
     def loading(self, topic: str, partition: int, clock: Clock) -> Iterator[None]:
@@ -68,9 +75,10 @@ class SnapshotMetrics:
         yield
         self.add(LOAD_LATENCY, topic, partition, 1000 * (clock.monotonic_s() - began))
 
-    def rows(self) -> list[HistogramRow]:
-        """One row per histogram."""
+    def rows(self, topics: Container[str]) -> list[HistogramRow]:
+        """One row per histogram. Forgets the topics other than these, which were deleted."""
         with self._lock:
+            self._histograms = {key: one for key, one in self._histograms.items() if key[1] in topics}
             return [
                 HistogramRow(
                     metric=metric,

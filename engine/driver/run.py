@@ -4,6 +4,7 @@ execution.run    measures a block, and yields the run, which collects the result
 each, in_turns   run tasks, with progress; ``in_turns`` if a budget may end them. Failed tasks are failures of the
                  run
 commit           one command for many partitions. Refused requests are failures of the run
+still_reporting  steps after the work whose errors must not replace the report
 add, fill        rows, of a ``Row`` class per operation whose fields are the columns
 settle           partitions that need no further run for now
 report           all of it, for the caller
@@ -12,6 +13,7 @@ report           all of it, for the caller
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self, TypeVar
 
@@ -210,6 +212,16 @@ class OperationRun:
     def fail(self, item: object, error: StratalogError) -> None:
         """Record the failure of ``item``."""
         self.failures.append(Failure.of(item, error))
+
+    @contextmanager
+    def still_reporting(self) -> Iterator[None]:
+        """A context for steps that follow completed work. An error of the metadata ends the block and is a failure
+        of the run, so that the caller still gets the report of the work.
+        """
+        try:
+            yield
+        except StratalogError as error:
+            self.fail("metadata", error)
 
     def add(self, rows: Iterable[Row]) -> None:
         self.rows += [row.columns() for row in rows]

@@ -183,7 +183,7 @@ class Electorate:
                 voters = self._searched(known)
             if searched or set(voters) == before:
                 there, count = len(set(looks) & set(ids)), len(ids)
-                message = "; ".join(dict.fromkeys(map(str, failures.values())))
+                message = "; ".join(dict.fromkeys(_named(one, why) for one, why in failures.items()))
                 refused = [error for error in failures.values() if isinstance(error, StorageAuthorizationError)]
                 if refused and len(refused) == len(failures):
                     raise StorageAuthorizationError(
@@ -259,6 +259,12 @@ def read_names_of(voters: Iterable[Voter], epoch: int) -> list[VoterLook]:
         with suppress(*UNREACHABLE):
             looks.append(read_names_near(voter, epoch))
     return looks
+
+
+def _named(voter_id: VoterId, error: StratalogError) -> str:
+    """The error of a voter; errors of its storage do not name the voter."""
+    named = f"voter {voter_id.broker_id}"
+    return str(error) if f"{named} " in str(error) else f"{named}: {error}"
 
 
 def ids_of(voters: Iterable[Voter]) -> list[VoterId]:

@@ -51,11 +51,11 @@ class FrameTasks:
         """See ``RunTasks.run``. Raises: see ``run_appends``, ``small_batches``."""
         if self._execution.driver_only:
             return in_threads(self._storage, self._fetched).run(task, partitions)
-        if self._topic.topic_id not in self._memory.wide_topics:
+        if not self._memory.wide_topics.get(self._topic.topic_id):
             try:
                 return self._run_narrow(task, partitions)
             except WideRecordError:
-                self._memory.wide_topics.add(self._topic.topic_id)
+                self._memory.wide_topics.put(self._topic.topic_id, value=True)
         return self._run_wide(task, partitions)
 
     def _run_narrow(self, task: PartitionTask, partitions: Sequence[int]) -> list[TaskResult]:

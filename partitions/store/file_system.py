@@ -39,6 +39,7 @@ SILENCE_S = 5.0
 """A client that repeats a request does so within this time."""
 LARGEST_BYTES = 512 * 1024 * 1024
 """The size limit of an object, which stays in memory until it gets its name."""
+_NO_BUCKET = "NoSuchBucket"
 _VERSIONS = ("generation", "ETag", "etag", "e_tag")
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "timeCreated", "created")
 
@@ -159,7 +160,9 @@ class Files:
     def list(
         self, key_prefix: str, most: int | None = None, after: str = ""
     ) -> tuple[int, Sequence[StoredObject]]:
-        """All names by one call; writes may happen meanwhile, so this is not a snapshot."""
+        """All names by one call; writes may happen meanwhile, so this is not a snapshot. A file system may raise
+        FileNotFoundError for a folder without files, as it does for a missing bucket.
+        """
         try:
             infos = self._ask(
                 f"list {self.uri}/{key_prefix}", "find", key_prefix.rstrip("/"), lists=1, detail=True
@@ -167,6 +170,7 @@ class Files:
         except Refusal as refused:
             if not is_missing(refused.answer):
                 raise
+            self._check_bucket()
             infos = {}
         if not isinstance(infos, Mapping):  # adlfs: an empty list, or the object with the name of the folder
             infos = {}
@@ -232,6 +236,15 @@ class Files:
 
         return self.requests.repeatable(what, attempt)
 
+    def _check_bucket(self) -> None:
+        """Raises: Refusal."""
+        try:
+            self._ask(f"look for {self.uri}", "info", "", reads=1)
+        except Refusal as refused:
+            if not is_missing(refused.answer):
+                raise
+            raise self._refusal(404, _NO_BUCKET) from refused
+
     def _made(self) -> FileSystem:
         return self.requests.client()
 
@@ -242,8 +255,8 @@ class Files:
     def _deadline_s(self, moved_bytes: int) -> float:
         return self.requests.options.timeout_s + moved_bytes / SLOWEST_BYTES_PER_S
 
-    def _refusal(self, status: int) -> Refusal:
-        return Refusal(Answer(status, str(status), ambiguous=False), self.requests.wording)
+    def _refusal(self, status: int, code: str = "") -> Refusal:
+        return Refusal(Answer(status, code or str(status), ambiguous=False), self.requests.wording)
 
 
 class StagedInMemory:

@@ -207,8 +207,9 @@ class LocalStore:
                 with self._folder.folder(folder) as above:
                     for name in doomed:
                         self._unlink(above, name, failed)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
+            except (FileNotFoundError, NotADirectoryError) as error:
+                if not os.path.isdir(self.root):  # unmounted, for example: the files still exist
+                    raise StorageError(f"cannot delete {self.path_of(doomed[0])!r}: {self._no_root()}") from error
             except OSError as error:
                 failed[self.path_of(doomed[0])] = error
         what = f"cannot delete {', '.join(f'{path!r} ({error.strerror})' for path, error in failed.items())}"
@@ -249,7 +250,7 @@ class LocalStore:
         removed = 0
         with (
             translated("sweep", self._folder.path_of(STAGING_FOLDER)),
-            suppress(FileNotFoundError),
+            self._missing_is_empty(),
             self._folder.folder(STAGING_FOLDER, READ) as staging,
             os.scandir(staging) as entries,
         ):
@@ -271,12 +272,30 @@ class LocalStore:
     def staged(self) -> frozenset[str]:
         with (
             translated("list", self._folder.path_of(STAGING_FOLDER)),
-            suppress(FileNotFoundError),
+            self._missing_is_empty(),
             self._folder.folder(STAGING_FOLDER, READ) as staging,
             os.scandir(staging) as entries,
         ):
             return frozenset(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
         return frozenset()
+
+    @contextmanager
+    def _missing_is_empty(self) -> Iterator[None]:
+        """A context in which a missing folder ends the block. Raises: BrokerUnreachableError if the root itself is
+        missing.
+        """
+        try:
+            yield
+        except FileNotFoundError:
+            self._check_root()
+
+    def _check_root(self) -> None:
+        """Raises: BrokerUnreachableError."""
+        if not os.path.isdir(self.root):
+            raise BrokerUnreachableError(self._no_root())
+
+    def _no_root(self) -> str:
+        return f"the root {self.root!r} does not exist: is its volume mounted?"
 
     def _ask_for_time(self) -> None:
         with suppress(StratalogError):
@@ -324,8 +343,8 @@ class LocalStore:
 
         try:
             listed = rule(counted, self._folder.path_of(folder))
-            if not listed and not os.path.isdir(self.root):
-                raise BrokerUnreachableError(f"the root {self.root!r} does not exist: is its volume mounted?")
+            if not listed:
+                self._check_root()
         except (SpecialFileError, CrowdedFolderError) as error:
             raise CorruptionError(f"cannot list {folder!r} of {self.root!r}: {error.strerror}") from error
         except OSError as error:

@@ -13,6 +13,7 @@ import base64
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
@@ -21,7 +22,7 @@ from xml.etree import ElementTree
 import aiohttp
 from adlfs import AzureBlobFileSystem
 from azure.core.credentials import AccessToken
-from azure.core.exceptions import AzureError, ClientAuthenticationError
+from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 from azure.core.rest import HttpRequest as PipelineRequest
 
 from stratalog.partitions.clock import SystemClock
@@ -100,6 +101,14 @@ class AdlfsSendingOnce(AzureBlobFileSystem):  # type: ignore[misc]
             send_once(transport.session)
 
         transport.open = open_once
+
+    async def _find(self, path: str, *arguments: Any, **named: Any) -> Any:
+        """Raises: FileNotFoundError if the container does not exist; adlfs finds nothing there."""
+        found = await super()._find(path, *arguments, **named)
+        if not found:
+            with suppress(HttpResponseError):  # the caller may not read the properties of a container
+                await self._info(path.partition("/")[0])
+        return found
 
 
 def open_adlfs(options: StoreOptions) -> AzureBlobFileSystem:

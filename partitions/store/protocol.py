@@ -277,14 +277,14 @@ class Store(Protocol):
         clocks of both driver and storage; none if the clocks disagree (``stratalog.partitions.agreed_time``).
         Returns their number. ``dry_run`` only counts.
 
-        Raises: StorageError, StoreTimeoutError.
+        Raises: StorageError, StoreTimeoutError; BrokerUnreachableError if the root does not exist.
         """
         ...
 
     def staged(self) -> frozenset[str]:
         """Identities of all staged objects, of any age: bytes of writers, living or dead, that have no name yet.
-        Objects that the storage neither lists nor lets anyone read are not included. Raises: StorageError,
-        StoreTimeoutError.
+        Objects that the storage neither lists nor lets anyone read are not included. Raises: see
+        ``sweep_staging``.
         """
         ...
 

@@ -46,13 +46,25 @@ class Place:
         """The address, for messages."""
         return f"s3://{self.bucket}/{self.key}"
 
-    def check_key(self, answer: Mapping[str, Any], client: Any) -> None:
-        """Check that the new object is encrypted with the key of the root. Raises: UnsupportedStoreError."""
+    def check_key(self, answer: Mapping[str, Any]) -> None:
+        """Check that the new object is encrypted with the key of the root.
 
-        def look() -> Mapping[str, Any]:
+        Raises: UnsupportedStoreError; OutcomeUnknownError if that cannot be read, because the object exists.
+        """
+
+        def head(client: Any) -> Mapping[str, Any]:
             self.tally.add(reads=1)
             found: Mapping[str, Any] = client.head_object(Bucket=self.bucket, Key=self.key)
             return found
+
+        def look() -> Mapping[str, Any]:
+            what = f"{self.uri} was created, but its key cannot be read"
+            try:
+                return self.connection.repeatable(f"look for {self.uri}", head)
+            except Refusal as refused:
+                raise OutcomeUnknownError(str(refused.as_error(what, "read", self.uri))) from refused
+            except RetriableError as error:
+                raise OutcomeUnknownError(f"{what}: {error}") from error
 
         self.connection.check_key(answer, self.uri, look)
 
@@ -67,7 +79,7 @@ class Place:
             **more,
             **self.connection.encryption,
         )
-        self.check_key(answer, client)
+        self.check_key(answer)
 
 
 def crc32_text(crc32: int) -> str:
@@ -274,7 +286,7 @@ class StagedUpload:
             **condition,
             **self._place.connection.encryption,
         )
-        self._place.check_key(answer, client)
+        self._place.check_key(answer)
 
     def _arrived(self, index: int, part: dict[str, str], crc32: int, size_bytes: int) -> None:
         with self._lock:

@@ -12,6 +12,7 @@ import pytest
 from stratalog.bridges.mirror.mirror import end_mirror, mirror
 from stratalog.bridges.mirror.options import MirrorOptions
 from stratalog.engine.state.group_commits import OffsetAndMetadata
+from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, partition_for
 from stratalog.partitions.errors import (
     CorruptionError,
     InvalidCallError,
@@ -133,3 +134,18 @@ def test_a_topic_whose_mirror_was_ended_says_what_to_do(tmp_path: Path) -> None:
     (failure,) = with_ports(mirror, ports_of(live.cluster))(source, ["t"], options).failures
     assert "its mirror was ended" in str(failure)
     assert "delete it here" in str(failure)
+
+
+def test_a_dry_run_fences_no_broker(tmp_path: Path) -> None:
+    live, source = LiveCluster(tmp_path, on_disk=True, voters=(1, 2, 3)), MemorySource(1)
+    source.logs[0].append("a")
+    run = with_ports(mirror, ports_of(live.cluster))
+    run(source, ["t"], MirrorOptions(replication_factor=3)).raise_for_failures()
+    live.cluster.groups.commit("g", {("t", 0): 0})
+    source.groups = {"g": {("t", 0): OffsetAndMetadata(1)}}
+    partition = partition_for("g", len(live.cluster.image.topic(OFFSETS_TOPIC).partitions))
+    away = live.leader(OFFSETS_TOPIC, partition)
+    with live.unreachable(away):
+        report = run(source, ["t"], MirrorOptions(groups=True, dry_run=True))
+        assert not live.cluster.image.brokers[away].fenced
+    assert any(f"a run begins with: broker {away}" in note for note in report.notes), report.notes

@@ -61,7 +61,7 @@ def setting(spark: SparkSession, key: str, value: str) -> Iterator[None]:
 
 
 def wide(cluster: Cluster, name: str) -> bool:
-    return cluster.image.topic(name).topic_id in cluster._ports.memory.wide_topics
+    return cluster._ports.memory.wide_topics.get(cluster.image.topic(name).topic_id) is not None
 
 
 # ----------------------------------------------------------------------------------- few rows

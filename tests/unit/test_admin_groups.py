@@ -11,7 +11,7 @@ import pytest
 
 from stratalog import Cluster, OffsetAndMetadata, OffsetSpec
 from stratalog.engine.driver.report import utc_text
-from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
+from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, partition_for
 from stratalog.partitions.errors import (
     GroupIdNotFoundError,
     InvalidCallError,
@@ -101,6 +101,26 @@ def test_groups_of_a_partition_that_cannot_be_read_are_a_failure(tmp_path: Path,
         found = live.cluster.groups.list()
     assert codes(found) == ({} if copies == 3 else {"BROKER_NOT_AVAILABLE": len(lost)})
     assert len(found.rows) == 8 if copies == 3 else 0 < len(found.rows) < 8
+
+
+@pytest.mark.parametrize("call", ["delete", "reset_offsets"])
+def test_a_dry_run_finds_another_leader_and_fences_nobody(tmp_path: Path, call: str) -> None:
+    live = LiveCluster(tmp_path, on_disk=True, voters=(1, 2, 3))
+    live.topic()
+    live.fill("abc")
+    live.cluster.groups.commit("g", {("t", 0): 1})
+    partition = partition_for("g", len(live.cluster.image.topic(OFFSETS_TOPIC).partitions))
+    away = live.leader(OFFSETS_TOPIC, partition)
+    if live.leader() == away:
+        live.cluster.elect("t", leader=live.followers()[0]).raise_for_failures()
+    arguments: dict[str, Any] = {} if call == "delete" else {"to": "latest"}
+    with live.unreachable(away):
+        driver, before = live.driver(), live.cluster.image
+        planned = getattr(driver.groups, call)("g", **arguments, dry_run=True)
+        assert driver.image.brokers == before.brokers
+        done = getattr(driver.groups, call)("g", **arguments)
+        assert driver.image.brokers[away].fenced
+    assert list(planned.rows) == list(done.rows) != []
 
 
 # ------------------------------------------------------------------------------------- reset

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,11 +14,14 @@ from stratalog.engine.cluster.parts import with_parts
 from stratalog.jobs import quorum as job
 from stratalog.partitions.errors import (
     BrokerUnreachableError,
+    CorruptionError,
     InvalidCallError,
     NoMajorityError,
     StaleBrokerError,
     UnknownBrokerError,
 )
+from stratalog.partitions.paths import voter_path
+from stratalog.partitions.unwritable import UnwritableStorageError
 from tests.unit.cluster_harness import LiveCluster
 
 
@@ -96,6 +101,35 @@ def test_a_dry_run_changes_nothing(three: LiveCluster) -> None:
     assert [row["voter"] for row in three.cluster.quorum.remove_voter(2, dry_run=True).rows] == [1, 3]
     assert three.cluster.image == before
     assert all(row["snapshots"] == "" for row in three.cluster.quorum.describe().rows)
+
+
+@pytest.mark.parametrize("why", ["read-only", "in the way", "a link"])
+def test_a_dry_run_refuses_a_new_voter_that_is_known_to_refuse_files(
+    three: LiveCluster, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, see = three.root(4), os.statvfs
+
+    def read_only(path: str) -> object:
+        return SimpleNamespace(f_flag=os.ST_RDONLY, f_blocks=1, f_bavail=1) if path == str(root) else see(path)
+
+    untested = "a dry run creates no file, so it does not test whether broker 4 accepts files"
+    planned = three.cluster.quorum.add_voter(4, dry_run=True)
+    assert untested in planned.notes
+    assert not any("dry run" in note for note in three.cluster.quorum.add_voter(2, dry_run=True).notes)
+    match why:
+        case "read-only":
+            monkeypatch.setattr(os, "statvfs", read_only)
+        case "in the way":
+            shutil.rmtree(root / ".staging")
+            (root / ".staging").write_text("")
+        case _:
+            folder = root / voter_path(str(planned.rows[-1]["directory"]))
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.symlink_to(three.root(3))
+    before = three.cluster.image
+    with pytest.raises((UnwritableStorageError, CorruptionError), match=r"/b4"):
+        three.cluster.quorum.add_voter(4, dry_run=True)
+    assert three.cluster.image == before
 
 
 @pytest.mark.slow

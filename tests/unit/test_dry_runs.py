@@ -18,7 +18,7 @@ from stratalog.engine.cluster.parts import with_parts
 from stratalog.partitions.errors import BrokerUnreachableError, StorageAuthorizationError
 from stratalog.partitions.root import format_root
 from stratalog.partitions.store import Store, StoreOptions
-from tests.unit.cluster_harness import LiveCluster
+from tests.unit.cluster_harness import LiveCluster, report_of
 from tests.unit.restore_harness import Heir
 from tests.unit.rights_scene import Faults
 
@@ -150,6 +150,10 @@ def shrink(cluster: Cluster, dry_run: bool) -> Report:
     return cluster.reassign({("t", 0): [2], ("u", 0): [1]}, dry_run=dry_run)
 
 
+def delete_records(cluster: Cluster, dry_run: bool) -> Report:
+    return cluster.topics.delete_records("t", {0: "latest"}, dry_run=dry_run)
+
+
 def erase(cluster: Cluster, dry_run: bool) -> Report:
     return cluster.erase(["t", "u"], where="value IS NOT NULL", now=True, dry_run=dry_run)
 
@@ -223,6 +227,9 @@ CASES: dict[str, tuple[Run, Condition, bool]] = {
     "heal, without credentials for a broker": (heal, denied(2), True),
     "heal, a broker unsigned": (heal, formatted(2), True),
     "erase": (erase, nothing, True),
+    "delete_records": (delete_records, nothing, True),
+    "delete_records, the leader away": (delete_records, leader_away, True),
+    "delete_records, a follower away": (delete_records, away(2), True),
     "erase, a follower away": (erase, away(2), False),
     "erase, without credentials for a follower": (erase, denied(2), False),
     "erase, a broker without replicas away": (erase, away(4), False),
@@ -266,11 +273,11 @@ def test_a_dry_run_succeeds_if_and_only_if_the_run_does(case: str, tmp_path: Pat
     assert planned == succeeds(lambda: run(world.driver(), False)) == expected
 
 
-@pytest.mark.parametrize("run", [replicate, add, take_over, move, heal])
+@pytest.mark.parametrize("run", [replicate, add, take_over, move, heal, erase])
 def test_a_plan_says_which_brokers_the_run_fences_first(run: Run, tmp_path: Path) -> None:
     world = World(tmp_path, None)
     away(2)(world)
-    notes = run(world.driver(), True).notes
+    notes = report_of(lambda: run(world.driver(), True)).notes
     assert "a run begins with: broker 2 is fenced: BROKER_NOT_AVAILABLE: it is away" in notes
 
 
@@ -283,6 +290,18 @@ def test_a_plan_counts_the_copies_from_the_leader_that_the_run_elects(run: Run, 
         (row["leader"], row["copied_files"], row["copied_bytes"]) for row in done
     ]
     assert all(row["leader"] == 1 and row["files"] == 3 for row in planned)
+
+
+def test_a_plan_of_erase_searches_the_leader_that_the_run_elects(tmp_path: Path) -> None:
+    world = World(tmp_path, None)
+    leader_away(world)
+    planned, done = (report_of(lambda d=d: erase(world.driver(), d)) for d in (True, False))  # type: ignore[misc]
+    names = ("topic", "records", "files", "why")
+    assert [[row[name] for name in names] for row in planned.rows] == [
+        [row[name] for name in names] for row in done.rows
+    ]
+    assert all(row["records"] for row in planned.rows)
+    assert world.driver().image.view(world.cluster.image.topic("t").topic_id, 0).leader == 1
 
 
 def root_of(world: World) -> Store:

@@ -14,6 +14,7 @@ import pytest
 from stratalog.engine.config.storage_tables import StorageTables
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.errors import (
+    BrokerUnreachableError,
     InvalidCallError,
     OutcomeUnknownError,
     StorageAuthorizationError,
@@ -117,6 +118,32 @@ def test_an_object_that_cannot_be_deleted_keeps_no_other(monkeypatch: pytest.Mon
             store.delete(names)
     assert store.names("") == {"000"}
     store.delete(["000"])
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_missing_bucket_is_unreachable_and_a_missing_folder_is_empty(
+    missing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system may raise FileNotFoundError for both."""
+    store = opened("honest")
+
+    def raises(fs: Honest, path: str, **_: object) -> dict[str, object]:
+        if path == "bucket" and not missing:
+            return {"name": path, "type": "directory", "size": 0}
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Honest, "find", raises)
+    monkeypatch.setattr(Honest, "info", raises)
+    if not missing:
+        assert [*store.list(""), *store.staged()] == []
+        return
+    for call in (store.list, store.walk, store.names):
+        with pytest.raises(
+            BrokerUnreachableError, match=r"cannot list s3://bucket/honest/folder: 404 NoSuchBucket"
+        ):
+            call("folder")
+    with pytest.raises(StorageError, match="404 NoSuchBucket"):
+        store.staged()
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -260,11 +287,33 @@ def test_the_named_file_systems_keep_every_rule(kind: str, request: pytest.Fixtu
     assert broken(open_store(f"{root}/checked-{kind}", options)) == {}
 
 
-def _on(endpoint: S3Endpoint, function: str) -> Store:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("s3fs_as_it_comes", marks=S3),
+        pytest.param("azure", marks=CLOUD),
+        pytest.param("gcs", marks=CLOUD),
+    ],
+)
+def test_the_listing_of_a_missing_bucket_is_no_empty_one(kind: str, request: pytest.FixtureRequest) -> None:
+    if kind in ("azure", "gcs"):
+        cloud: CloudEndpoint = request.getfixturevalue(f"{kind}_endpoint")
+        store = open_store(f"{cloud.root}-missing/x", StoreOptions(driver="fsspec"))
+        there = open_store(f"{cloud.root}/missing-folder", StoreOptions(driver="fsspec"))
+    else:
+        pytest.importorskip("s3fs")
+        endpoint: S3Endpoint = request.getfixturevalue("s3_endpoint")
+        there, store = _on(endpoint, kind), _on(endpoint, kind, bucket="no-such-bucket")
+    with pytest.raises(BrokerUnreachableError, match="NoSuchBucket"):
+        store.list("folder")
+    assert list(there.list("folder")) == []
+
+
+def _on(endpoint: S3Endpoint, function: str, bucket: str = "") -> Store:
     options = StoreOptions(
         endpoint.url, endpoint.region, part_bytes=PART_BYTES, driver="fsspec", file_system=HERE + function
     )
-    return open_store(f"s3://{endpoint.bucket}/{function}", options)
+    return open_store(f"s3://{bucket or endpoint.bucket}/{function}", options)
 
 
 @pytest.mark.parametrize(("scheme", "extra"), [("s3", "s3fs"), ("gs", "gcs"), ("az", "azure")])

@@ -460,3 +460,13 @@ def test_one_cause_is_one_finding(
         report = live.cluster.health()
     assert [one.kind for one in report.findings] == kinds
     assert [{kind: len(names) for kind, names in one.affected.items()} for one in report.findings] == affected
+
+
+def test_a_lost_majority_names_its_voters_and_their_roots(tmp_path: Path) -> None:
+    """Broker 2's root is a folder that does not exist, and broker 3's is empty."""
+    live = LiveCluster(tmp_path, voters=(1, 2, 3), on_disk=True)
+    live.root(2).rename(tmp_path / "away")
+    with live.unreachable(3):
+        (finding,) = (one for one in live.cluster.health().findings if one.kind == "current-leader")
+    assert f"voter 2: the root '{live.root(2)}' does not exist" in finding.what
+    assert f"voter 3 (file://{live.root(3)}): broker.json does not exist" in finding.what

@@ -117,6 +117,10 @@ def test_a_deleted_topic_is_an_unknown_one(live: LiveCluster) -> None:
         ({"retention.msec": "1"}, "topic 't2': unknown config 'retention.msec'; did you mean 'retention.ms'"),
         ({"retention.ms": "soon"}, "retention.ms = 'soon' is not valid"),
         ({"segment.bytes": "0"}, "segment.bytes = '0' is not valid: it takes at least 1"),
+        (
+            {"retention.ms": 2**63},
+            "retention.ms = '9223372036854775808' is not valid: it takes at most 9223372036854",
+        ),
         ({"compression.type": "brotli"}, "it takes one of zstd"),
         ({"num.partitions": "3"}, "num.partitions is a config of the cluster, not of a topic"),
         (

@@ -12,10 +12,10 @@ import pytest
 
 from stratalog.engine.config.cluster_file import load_cluster_file
 from stratalog.partitions.clock import ManualClock
-from stratalog.partitions.errors import InvalidCallError, UnsupportedStoreError
+from stratalog.partitions.errors import InvalidCallError, OutcomeUnknownError, UnsupportedStoreError
 from stratalog.partitions.store import StoreOptions, open_store
 from stratalog.partitions.store.encryption import check_connection, check_key
-from tests.unit.scripted_server import Handler, ScriptedServer
+from tests.unit.scripted_server import Handler, ScriptedServer, busy, forbidden, obey
 
 PLAIN = "http://storage.example.invalid:9000"
 ARN = "arn:aws:kms:eu-central-1:111122223333:key/1234"
@@ -156,3 +156,17 @@ def test_a_created_object_must_be_encrypted_with_the_key(server: ScriptedServer,
         open_store(root, options, ManualClock()).create("y", b"data")
     nothing_asked = replace(options, kms_key_id=None, encryption_scope=None)
     assert open_store(root, nothing_asked, ManualClock()).create("z", b"data")
+
+
+@pytest.mark.parametrize("refused", [forbidden, busy])
+def test_an_object_whose_key_cannot_be_read_is_not_reported_as_refused(
+    server: ScriptedServer, refused: Callable[[Handler], None]
+) -> None:
+    """The server names no key in its answers to creates, and refuses the request for the object's status."""
+    server.script = [obey, refused]
+    store = open_store("s3://bucket/root", StoreOptions(server.url, "eu", kms_key_id="k"), ManualClock())
+    why = {forbidden: r"403: .*s3:GetObject", busy: "look for .*6 attempts"}[refused]
+    with pytest.raises(OutcomeUnknownError, match=f"root/x was created, but its key cannot be read: {why}"):
+        store.create("x", b"data")
+    assert server.objects == {"/bucket/root/x": b"data"}
+    assert sum(each.startswith("PUT") for each in server.requests) == 1

@@ -128,7 +128,11 @@ class TestRoot:
             store.open(before)
         with pytest.raises(LogDirError):
             store.check()
-        assert store.sweep_staging(0) == 0
+        for call in (store.staged, lambda: store.sweep_staging(0)):
+            with pytest.raises(BrokerUnreachableError, match="does not exist: is its volume mounted"):
+                call()
+        with pytest.raises(StorageError, match=r"cannot delete .*does not exist: is its volume mounted"):
+            store.delete(["folder/name"])
         assert not root.exists()
 
     def test_a_root_that_is_a_file_is_no_root(self, tmp_path: Path) -> None:

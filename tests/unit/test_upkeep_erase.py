@@ -118,7 +118,7 @@ def test_a_dry_run_counts_and_changes_nothing(tmp_path: Path) -> None:
 def test_a_dry_run_counts_nothing_in_a_partition_that_it_cannot_search(tmp_path: Path) -> None:
     """A count of 0 would say that there is nothing to erase."""
     live = Erasable(tmp_path, on_disk=True)
-    live.topic("u", partitions=3)
+    live.topic("u", partitions=3, copies=1)
     with live.unreachable(3):
         report = live.cluster.erase("u", [KEY], dry_run=True, check=False)
     of = {live.leader("u", row["partition"]): row["records"] for row in report.rows}

@@ -15,7 +15,7 @@ from stratalog.partitions.errors import (
     PolicyViolationError,
 )
 from tests.ports import ports_of
-from tests.unit.cluster_harness import report_of, rows_of
+from tests.unit.cluster_harness import fence, report_of, rows_of
 from tests.unit.erase_harness import KEY, ROWS, Erasable
 from tests.unit.snapshot_harness import keyed
 from tests.unit.test_upkeep_compact import stop_before_removal
@@ -49,6 +49,7 @@ def unproven(live: Erasable, path: Path, why: str) -> None:
 def test_a_partition_whose_leader_was_away_is_unknown(tmp_path: Path) -> None:
     live = Erasable(tmp_path, on_disk=True)
     live.cluster.elect("t", leader=2).raise_for_failures()
+    fence(live, 1, 3)  # no other replica can lead
     with live.unreachable(2):
         report = live.erase(KEY, certificate=tmp_path / "c")
     assert (report.ok, report.whole) == (False, False)

@@ -1,6 +1,6 @@
 """Erase: permanently removes every record of given keys. All other records keep their offsets.
 
-    1. refuse by name what cannot be erased everywhere (``plan``)
+    1. refuse by name what cannot be erased everywhere (``plan``); fence the brokers that do not answer
     2. continue erasures that an earlier run has committed
     3. tasks find the records of the keys in the log, also in the remote part; commits name their offsets; the
        remote log loses them first (``remote``); each leader rewrites the files that have them, and the ISR copies
@@ -28,6 +28,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TypeVar
 
+from stratalog.engine.brokers.probe import probe_first
 from stratalog.engine.driver.compared_clocks import compared_clocks
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.planned import Planned
@@ -40,12 +41,7 @@ from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.partition_commands import AlterPartition, RefusedPartition
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.replicas.in_sync import without
-from stratalog.engine.upkeep.erasing.certificate import (
-    Certificate,
-    ErasedTopic,
-    NotErased,
-    described,
-)
+from stratalog.engine.upkeep.erasing.certificate import Certificate, ErasedTopic, NotErased, described
 from stratalog.engine.upkeep.erasing.commits import commit_erasures
 from stratalog.engine.upkeep.erasing.copies import copies_of
 from stratalog.engine.upkeep.erasing.look import look_at
@@ -103,6 +99,9 @@ def erase(
         image = metadata.image()
         now_ms = cache(lambda: compared_clocks(storage, execution.clock, image).agreed_ms)
         keys = check_topics(storage, image, topics, wanted, now_ms)
+        probed = probe_first(metadata, storage, run, image)
+        if probed is not image:
+            image, keys = probed, check_topics(storage, probed, topics, wanted, now_ms)
         remote = RemoteErasing(storage, run)
         published = PublishedErasing(storage, run)
         for tables in (remote, published):

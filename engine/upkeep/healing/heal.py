@@ -145,12 +145,14 @@ def heal(
             run.estimate = sends.estimate()
         else:
             steps = _HealRun(metadata, storage, execution, memory, plans, run)
-            steps.heal_replicas()
-            steps.repair_snapshots(lacking_snapshots)
-            if jobs:
-                run.add(rebuild_remote(metadata, storage, jobs, image.topics, run))
-            put_right(storage, rewritten, image.topics, run)
-            again = steps.verify_again(touched)
+            again: Sequence[Audited] = ()
+            with run.still_reporting():
+                steps.heal_replicas()
+                steps.repair_snapshots(lacking_snapshots)
+                if jobs:
+                    run.add(rebuild_remote(metadata, storage, jobs, image.topics, run))
+                put_right(storage, rewritten, image.topics, run)
+                again = steps.verify_again(touched)
             last = {each.replicas.view.key: each for each in (*audits, *again)}.values()
             run.notes += remember_look(
                 storage, execution.clock, image, found_in(last), deep=True, unseen=unseen_in(last)

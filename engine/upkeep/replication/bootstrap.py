@@ -12,6 +12,7 @@ If the run ends early, the next ``replicate`` continues.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -34,7 +35,7 @@ from stratalog.engine.upkeep.replication.planned import ReplicatePlanRow, plan_c
 from stratalog.engine.upkeep.replication.replicate import ReplicateRow, plan, replicate
 from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
 from stratalog.partitions.backoff import Backoff
-from stratalog.partitions.errors import InvalidCallError, RemoteNotReadyError
+from stratalog.partitions.errors import InvalidCallError, RemoteNotReadyError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition, TopicPartition
 from stratalog.partitions.runner import Done
 
@@ -76,8 +77,8 @@ def bootstrap(
     number of local bytes of the leader that were not copied, because a follower did not start at the leader's
     first local offset.
 
-    Raises: see ``format_roots``; InvalidCallError, UnknownTopicOrPartitionError; errors from reading the metadata.
-        Any other error is a failure of its partition in the report.
+    Raises: see ``format_roots``; InvalidCallError, UnknownTopicOrPartitionError; errors of the metadata before a
+        root is formatted. Any other error is a failure of its partition, or of the metadata, in the report.
     """
     change = _change(metadata, storage, brokers, topics, add, instead_of)
     rows: Sequence[ReplicateRow | ReplicatePlanRow]
@@ -88,14 +89,17 @@ def bootstrap(
             if not trust_copy:
                 format_roots(storage.file, storage.stores, brokers, storage.new_id, storage.key)
             run.failures += register_brokers(metadata, storage, execution, brokers, trust_copy=trust_copy).failures
-            if change is not None:  # new replicas have the state *joining* until they are in the ISR
-                run.commit(metadata, *_assignment(metadata.image(), topics, change))
-            rows = _replicate(metadata, storage, execution, memory, topics, brokers, run)
-    remote_bytes = _remote_bytes(metadata, storage, topics)
+            rows = ()
+            with run.still_reporting():
+                if change is not None:  # new replicas have the state *joining* until they are in the ISR
+                    run.commit(metadata, *_assignment(metadata.image(), topics, change))
+                rows = _replicate(metadata, storage, execution, memory, topics, brokers, run)
+    remote_bytes: defaultdict[TopicPartition, int | None] = defaultdict(lambda: None)
+    with run.still_reporting():
+        remote_bytes = defaultdict(int, _remote_bytes(metadata, storage, topics))
     kind = BootstrapPlanRow if dry_run else BootstrapRow
     run.add(
-        kind(**msgspec.structs.asdict(row), remote_bytes=remote_bytes.get((row.topic, row.partition), 0))
-        for row in rows
+        kind(**msgspec.structs.asdict(row), remote_bytes=remote_bytes[row.topic, row.partition]) for row in rows
     )
     run.totals["partitions"] = len(run.rows)
     run.total(*(("files", "bytes") if dry_run else ("copied_bytes", "avoided_bytes")), "remote_bytes")
@@ -201,7 +205,11 @@ def _replicate(
         run.absorb(replace(report, failures=()))
         execution.clock.sleep(_BACKOFF.pause_s(retry))
         later_s = execution.clock.monotonic_s() - began_s
-        report = replicate(metadata, storage, execution, memory, topics, brokers=brokers)
+        try:
+            report = replicate(metadata, storage, execution, memory, topics, brokers=brokers)
+        except StratalogError as error:
+            run.fail("metadata", error)
+            break
         rows = {key: _after(rows.get(key), row, later_s) for key, row in _rows(report).items()}
     run.absorb(report)
     return [*rows.values()]

@@ -127,8 +127,11 @@ def elect(
             elif chosen:
                 run.notes.append("a dry run creates no file, so it does not test whether the brokers accept files")
         elected = _commit(metadata, image, chosen, leader is None and not unclean, run)
-        after = image if dry_run else metadata.image()
-        run.add(_row(one, after, unclean, dry_run) for one in elected)
+        after = None
+        if elected and not dry_run:
+            with run.still_reporting():
+                after = metadata.image()
+        run.add(_row(one, after, unclean) for one in elected)
         run.notes += [_note(one, image) for one in elected if one.candidate is not None]
     run.totals["elected"] = len(run.rows)
     if unclean:
@@ -296,11 +299,12 @@ def _hint(one: _Chosen) -> str:
     return ""
 
 
-def _row(one: _Chosen, after: ClusterImage, unclean: bool, dry_run: bool) -> ElectRow:
+def _row(one: _Chosen, after: ClusterImage | None, unclean: bool) -> ElectRow:
+    """The row of an election; without the metadata ``after`` it, as elected."""
     view = one.view
     leader: int | None = one.leader
     epoch = view.leader_epoch + 1
-    if not dry_run and view.topic_id in after.topics:
+    if after is not None and view.topic_id in after.topics:
         now = after.partition(view.topic_id, view.partition)
         leader, epoch = now.leader, now.leader_epoch
     return ElectRow(

@@ -136,17 +136,19 @@ def reassign(
             if dry_run:
                 sends.send_look(image)
         targets = {key: one.replicas for key, one in planned.items() if not one.refused}
+        after: ClusterImage | None = image
         if dry_run:
-            after = image
             left = {key: planned[key] for key in targets}
             _plan(metadata, sends, execution, image, left, _command(targets, force, rate), run)
             run.estimate = sends.estimate()
         else:
             _commit(metadata, planned, targets, force, run, rate)
-            after = metadata.image()
-            after = _copy(metadata, storage, execution, memory, planned, after, run)
-            end_throttle(metadata, after)
-            _note_unfinished(planned, after, run)
+            after = None
+            with run.still_reporting():
+                after = _copy(metadata, storage, execution, memory, planned, run)
+                end_throttle(metadata, after)
+            if after is not None:
+                _note_unfinished(planned, after, run)
         run.add(_row(key, one, after, dry_run) for key, one in planned.items())
     copied = sum(one.copied_bytes for one in planned.values())
     run.totals |= {"partitions": len(run.rows), "bytes" if dry_run else "copied_bytes": copied}
@@ -173,7 +175,8 @@ def cancel(
         }
         cancelled = _commit(metadata, planned, dict.fromkeys(planned), False, run)
         if planned and not dry_run:
-            end_throttle(metadata, image)
+            with run.still_reporting():
+                end_throttle(metadata, image)
         run.add(
             CancelRow(
                 topic=one.topic,
@@ -269,10 +272,10 @@ def _copy(
     execution: Execution,
     memory: Memory,
     planned: dict[TopicIdPartition, _Planned],
-    image: ClusterImage,
     run: OperationRun,
 ) -> ClusterImage:
-    """Steps 3 and 4. Returns the metadata after these steps."""
+    """Steps 3 and 4. Returns the metadata after these steps. Raises: errors from reading the metadata."""
+    image = metadata.image()
     waiting = {key: now for key in planned if (now := _now(image, key)) is not None and now.target}
     if not waiting:
         return image
@@ -309,8 +312,9 @@ def _note_unfinished(planned: dict[TopicIdPartition, _Planned], image: ClusterIm
         run.notes.append(f"{elsewhere} partitions are not led by their preferred replica: run elect")
 
 
-def _row(key: TopicIdPartition, one: _Planned, image: ClusterImage, dry_run: bool) -> ReassignRow:
-    now = _now(image, key)
+def _row(key: TopicIdPartition, one: _Planned, image: ClusterImage | None, dry_run: bool) -> ReassignRow:
+    """The row of a partition; without the metadata after the work (``image``), its state is unknown."""
+    now = None if image is None else _now(image, key)
     before = one.before
     row = ReassignRow(
         topic=one.topic,
@@ -324,6 +328,8 @@ def _row(key: TopicIdPartition, one: _Planned, image: ClusterImage, dry_run: boo
         return msgspec.structs.replace(row, bytes=one.copied_bytes)
     if one.refused:
         state = "refused"
+    elif image is None:
+        state = "unknown"
     elif now is None or goal(now) != one.replicas:
         state = "changed since"
     else:

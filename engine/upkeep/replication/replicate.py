@@ -97,8 +97,8 @@ def replicate(
     copies that a reassignment's throttle delays; the rest is left to the next run. ``totals["cut_off"]`` is the
     number of partitions that did not catch up because of the throttle or of ``over`` (``sync_all``).
 
-    Raises: UnknownTopicOrPartitionError, UnknownBrokerError; errors from reading the metadata. Any other error is
-    a failure of its partition in the report.
+    Raises: UnknownTopicOrPartitionError, UnknownBrokerError; errors of the metadata before the first copy. Any
+    other error is a failure of its partition, or of the metadata, in the report.
     """
     cut_off = 0
     with execution.run("replicate", dry_run=dry_run) as run:
@@ -116,16 +116,21 @@ def replicate(
             run.add(plan_copies(sends, image, works, run))
             run.estimate = sends.estimate()
         else:
-            states = _run(metadata, storage, execution, works, brokers, over, run)
-            run.add(map(_row, states))
-            run.failures += [failure for state in states for failure in state.failures]
-            run.notes += [note for state in states for note in state.notes]
-            mark_written(metadata, states)
-            run.settled |= {state.replicas.view.key: FOREVER_MS for state in states if _is_settled(state)}
-            _finish_transactions(metadata, storage, execution.clock, memory, states, run)
+            by_key = {w.replicas.view.key: Progressed(w.replicas, w.min_insync_replicas) for w in works}
+            states = list(by_key.values())
+            with run.still_reporting():
+                try:
+                    _run(metadata, storage, execution, works, by_key, brokers, over, run)
+                finally:
+                    run.add(map(_row, states))
+                    run.failures += [failure for state in states for failure in state.failures]
+                    run.notes += [note for state in states for note in state.notes]
+                mark_written(metadata, states)
+                run.settled |= {state.replicas.view.key: FOREVER_MS for state in states if _is_settled(state)}
+                _finish_transactions(metadata, storage, execution.clock, memory, states, run)
+                if any(work.replicas.view.target for work in works):
+                    end_throttle(metadata, image)
             cut_off = sum(bool(state.cut_off) for state in states)
-            if any(work.replicas.view.target for work in works):
-                end_throttle(metadata, image)
     run.totals["partitions"] = len(run.rows)
     run.total(*(("files", "bytes") if dry_run else ("copied_bytes", "avoided_bytes")))
     if cut_off:
@@ -251,12 +256,13 @@ def _run(
     storage: Storage,
     execution: Execution,
     works: Sequence[SyncWork],
+    states: Mapping[TopicIdPartition, Progressed],
     brokers: Sequence[int] | None,
     over: Callable[[], bool] | None,
     run: OperationRun,
-) -> list[Progressed]:
+) -> None:
+    """Steps 1 to 6; records the results in ``states``. Raises: errors from reading or changing the metadata."""
     began_s = execution.clock.monotonic_s()
-    states = {w.replicas.view.key: Progressed(w.replicas, w.min_insync_replicas) for w in works}
     for number in range(1, _ROUNDS + 1):
         present = {key: states[key] for key in (work.replicas.view.key for work in works)}
         sync_all(execution, works, present, over)
@@ -272,7 +278,6 @@ def _run(
         if state.again and not state.failures:
             changing = f"{state.replicas}: the partition has changed {_ROUNDS} times during this run; run it again"
             state.fail(state.replicas, InvalidUpdateVersionError(changing))
-    return list(states.values())
 
 
 def _again(

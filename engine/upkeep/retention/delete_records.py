@@ -1,6 +1,7 @@
 """DeleteRecords: moves the log start of a partition, as its owner requests (Kafka's Admin API; KIP-107).
 
-1. List the leaders. Check that deletion is allowed, and up to which offset each log is committed.
+1. List the leaders. Check that deletion is allowed, and up to which offset each log is committed. If a leader does
+   not answer, probe the brokers, which may elect another leader, and list again.
 2. Commit the new log start offsets, in one commit for all partitions. Repeat this for partitions with a new
    leader.
 3. If a topic is tiered, write a description of the cluster to the remote tier, so that no restore brings deleted
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from stratalog.engine.brokers.probe import probe_first
 from stratalog.engine.config.topic_config import COMPACT
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Failure, Report
@@ -31,10 +33,12 @@ from stratalog.engine.reading.positions import spec_of
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.partitions.errors import (
+    BrokerUnreachableError,
     FencedLeaderEpochError,
     InvalidCallError,
     OffsetOutOfRangeError,
     PolicyViolationError,
+    StaleMetadataError,
     StratalogError,
 )
 from stratalog.partitions.identity import TopicPartition
@@ -47,6 +51,7 @@ HIGH_WATERMARK = -1
 """An offset that means all committed records."""
 
 _ATTEMPTS = 5
+_LEADER_AWAY = (BrokerUnreachableError, StaleMetadataError)
 
 
 class DeleteRecordsRow(PartitionRow, frozen=True, kw_only=True):
@@ -77,8 +82,9 @@ def delete_records(
     start changes nothing.
 
     Raises: PolicyViolationError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the high watermark,
-    InvalidCallError. If it raises any of these, nothing was changed. A leader that cannot be listed is a failure
-    of its partition.
+    InvalidCallError; errors of the metadata. If it raises any error but OutcomeUnknownError, nothing was changed.
+    A leader that cannot be listed is a failure of its partition, and so is an error of the metadata after the
+    first commit.
     """
     wanted = {
         (topic, whole(number, f"topic {topic!r}: partition")): _offset(offset, f"{topic}-{number}: offset")
@@ -89,12 +95,22 @@ def delete_records(
     waiting = dict(wanted)
     with execution.run("delete_records", dry_run=dry_run) as run:
         for attempt in range(_ATTEMPTS):
-            found, errors = _starts(storage, metadata.image(), waiting)
-            bad_call = next((error for error in errors.values() if isinstance(error, InvalidCallError)), None)
-            if attempt == 0 and bad_call is not None:
-                raise bad_call
-            refused |= errors
-            errors = _commit(metadata, found, dry_run)
+            try:
+                image = metadata.image()
+                found, errors = _starts(storage, image, waiting)
+                bad_call = next((error for error in errors.values() if isinstance(error, InvalidCallError)), None)
+                if attempt == 0 and bad_call is not None:
+                    raise bad_call
+                if attempt == 0 and any(isinstance(error, _LEADER_AWAY) for error in errors.values()):
+                    image = probe_first(metadata, storage, run, image)
+                    found, errors = _starts(storage, image, waiting)
+                refused |= errors
+                errors = _commit(metadata, image, found, dry_run)
+            except StratalogError as error:
+                if not rows:
+                    raise
+                refused |= {one: error for one in waiting if one not in refused}
+                break
             rows |= {one: _row(one, start) for one, start in found.items() if one not in errors}
             waiting = {one: wanted[one] for one, e in errors.items() if isinstance(e, FencedLeaderEpochError)}
             if attempt == _ATTEMPTS - 1:
@@ -104,7 +120,8 @@ def delete_records(
                 break
         run.failures += [Failure.of(f"{topic}-{number}", error) for (topic, number), error in refused.items()]
         if not dry_run and any(row.deleted_records for row in rows.values()):
-            run.failures += _describe(metadata, storage, {topic for topic, _ in rows})
+            with run.still_reporting():
+                run.failures += _describe(metadata, storage, {topic for topic, _ in rows})
     run.add(rows.get(one) or _row(one, None) for one in wanted)
     return run.report()
 
@@ -162,13 +179,16 @@ def _start(storage: Storage, image: ClusterImage, one: TopicPartition, before: i
 
 
 def _commit(
-    metadata: MetadataClient, found: Mapping[TopicPartition, _Start], dry_run: bool
+    metadata: MetadataClient, image: ClusterImage, found: Mapping[TopicPartition, _Start], dry_run: bool
 ) -> dict[TopicPartition, StratalogError]:
-    """Step 2; returns the refused partitions, with the errors."""
+    """Step 2; returns the refused partitions, with the errors. A dry run decides on ``image``."""
     grown = {one: start.wanted for one, start in found.items() if start.wanted.log_start_offset > start.present}
     if not grown:
         return {}
-    answers = metadata.submit(AdvanceLogStart(tuple(grown.values())), dry_run=dry_run)
+    command = AdvanceLogStart(tuple(grown.values()))
+    if dry_run:
+        metadata.check_may_commit()
+    answers = command.decide(image).answer if dry_run else metadata.submit(command)
     return {
         one: answer.error
         for one, answer in zip(grown, answers, strict=True)

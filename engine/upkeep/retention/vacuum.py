@@ -83,7 +83,8 @@ def vacuum(
             except StratalogError as error:
                 run.fail("remote tier", error)
         if topics is None:
-            work.brokers()
+            with run.still_reporting():
+                work.brokers()
         if dry_run:  # deletes are free, but before a complete table is deleted, it is listed again
             tables = sum(row["why"] in (SWITCHED_OFF, DELETED_TOPIC) for row in run.rows)
             sends.send(storage.remote, puts=tables)

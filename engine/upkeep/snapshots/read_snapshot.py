@@ -23,6 +23,7 @@ from stratalog.engine.upkeep.snapshots.snapshot import snapshot_topics
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import LogGapError, StratalogError
 from stratalog.partitions.listing import ReplicaLog
+from stratalog.partitions.paths import METADATA_TOPIC
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.runner import values
 from stratalog.partitions.store.protocol import StoredObject
@@ -166,9 +167,10 @@ def metrics(metadata: MetadataClient, storage: Storage, execution: Execution, me
     is a failure in the report.
     """
     with execution.run("metrics") as run:
-        gauges = _gauges(storage, metadata.image(), run)
+        image = metadata.image()
+        gauges = _gauges(storage, image, run)
         gauges += metadata_gauges(metadata)
-        run.add(memory.snapshot_metrics.rows())
+        run.add(memory.snapshot_metrics.rows({*image.topic_ids, METADATA_TOPIC}))
         gauges.sort(key=lambda row: (row.metric, row.topic, row.partition))
         run.add(gauges)
     return run.report()
