@@ -35,11 +35,11 @@ from stratalog.tiering import delta_options
 from stratalog.tiering.delta_commit import actions_of, commit
 from stratalog.tiering.delta_entries import check_log
 from stratalog.tiering.delta_metadata import set_properties
-from stratalog.tiering.delta_reader import APPLICATION, DeltaTopicReader
+from stratalog.tiering.delta_reader import DeltaTopicReader
 from stratalog.tiering.delta_schema import check_writable
 from stratalog.tiering.divergence import Histories
 from stratalog.tiering.erasure import ERASURES, decide_begun, decide_erased, erasures_json, older_log_files
-from stratalog.tiering.foreign_commits import ListedFile, Rewrite
+from stratalog.tiering.foreign_commits import APPLICATION, ListedFile, Rewrite
 from stratalog.tiering.listed_files import listed_files
 from stratalog.tiering.remote_change import CommittedBatch, Rebuilt, TableChange, decide, decide_rebuilt
 from stratalog.tiering.remote_log import RemoteLog

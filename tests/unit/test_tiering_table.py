@@ -29,8 +29,8 @@ from stratalog.partitions.store import StoreOptions, s3_session
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.tiering import delta_options
-from stratalog.tiering.delta_reader import APPLICATION
 from stratalog.tiering.delta_table import DeltaTopicTable
+from stratalog.tiering.foreign_commits import APPLICATION
 from stratalog.tiering.remote_change import TableChange
 from stratalog.tiering.topic_table import COMMIT_ATTEMPTS, UNANSWERED_ATTEMPTS
 from tests.unit.harness import SCHEMA
