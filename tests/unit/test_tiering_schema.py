@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from deltalake.exceptions import CommitFailedError
 
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.erasure import Erasure
-from stratalog.partitions.errors import InvalidRecordError
+from stratalog.partitions.errors import CorruptionError, InvalidRecordError
 from stratalog.partitions.records import physical_schema
 from stratalog.partitions.store import StoreOptions
 from stratalog.partitions.store.local import LocalStore
@@ -178,3 +179,17 @@ def test_a_driver_that_lost_the_race_to_widen_finds_the_table_as_it_wants_it(
     table.ensure(wide)
     assert answers == [False]
     assert DeltaTable(table.uri).version() == before + 1
+
+
+def test_no_entry_is_written_under_a_feature_that_it_would_have_to_follow(tmp_path: Path) -> None:
+    """Each commit to a table with in-commit timestamps must have one. Spark could not read the table otherwise."""
+    table = table_in(LocalStore(str(tmp_path)))
+    table.ensure(physical_schema(value=NARROW))
+    versions = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["inCommitTimestamp"]}
+    entry = Path(table.uri, "_delta_log", f"{1:020d}.json")
+    entry.write_text(json.dumps({"protocol": versions}))
+    with pytest.raises(CorruptionError, match=r"to inCommitTimestamp.*DROP FEATURE"):
+        hand_over(table, "c", "heir", StoreOptions(), ManualClock())
+    with pytest.raises(CorruptionError, match=r"to inCommitTimestamp.*DROP FEATURE"):
+        table.ensure(physical_schema(value=pa.struct([("x", pa.int64())])))
+    assert table.load().version == 1
