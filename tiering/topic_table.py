@@ -41,7 +41,7 @@ from stratalog.tiering.delta_schema import (
 )
 from stratalog.tiering.foreign_commits import ListedFile
 from stratalog.tiering.remote_objects import RemovedFiles
-from stratalog.tiering.tombstones import tombstones_with_values
+from stratalog.tiering.tombstones import removed_paths, tombstones_with_values
 
 CLUSTER_ID = "stratalog.cluster_id"
 TOPIC = "stratalog.topic"
@@ -306,13 +306,11 @@ class TopicTable:
         age = min(-(-delay_ms // HOUR_MS), _MOST_HOURS)
         try:
             with delta_options.panics():
-                ever, due = (
-                    frozenset(table.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False))
-                    for hours in (0, age)
-                )
+                due = frozenset(table.vacuum(retention_hours=age, dry_run=True, enforce_retention_duration=False))
         except (DeltaError, OSError) as error:
             self._failed("vacuum", error)
-        return RemovedFiles(ever, due)
+        ever = removed_paths(self.remote, check_log(self.remote, self.folder, table.version()))
+        return RemovedFiles(ever | due, due)
 
     def _alter(self, what: str, commit: Callable[[], None]) -> None:
         """Try to commit a version without files. The table shows whether the commit landed."""
