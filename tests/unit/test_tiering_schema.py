@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, Field, Schema
 from deltalake.exceptions import CommitFailedError
 
 from stratalog.partitions.clock import ManualClock
@@ -85,6 +85,18 @@ def test_any_other_change_is_refused_and_changes_nothing(table: DeltaTopicTable,
     ):
         table.ensure(physical_schema(value=value))
     assert (table.load().version, value_type(table)) == (0, NARROW)
+
+
+@pytest.mark.parametrize("value", [WIDE, pa.struct([("x", pa.int64())])], ids=["more fields", "wider types"])
+def test_a_table_to_which_others_have_added_a_nullable_column_still_grows(
+    table: DeltaTopicTable, value: pa.DataType
+) -> None:
+    DeltaTable(table.uri).alter.add_columns([Field("note", "string")])
+    table.ensure(physical_schema(value=NARROW))
+    assert table.load().version == 1
+    table.ensure(physical_schema(value=value))
+    assert (table.load().version, value_type(table)) == (2, value)
+    assert DeltaTable(table.uri).schema().fields[-1] == Field("note", "string")
 
 
 def test_drivers_that_grow_it_at_once_grow_it_once(tmp_path: Path, table: DeltaTopicTable) -> None:
