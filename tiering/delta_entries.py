@@ -70,8 +70,9 @@ _ROWS_AT_ONCE = 1024
 _harmless: BoundedCache[tuple[Store, StoredObject], bool] = BoundedCache(REMEMBERED)
 
 
-def check_log(remote: Store, folder: str, version: int | None = None) -> None:
-    """Check the files of a table's log that are read to open a version; None: the newest version.
+def check_log(remote: Store, folder: str, version: int | None = None) -> list[StoredObject]:
+    """Check the files of a table's log that are read to open a version; None: the newest version. Returns these
+    files.
 
     Raises: CorruptionError naming the file that delta-rs must not read; StorageError when the remote does not
         answer.
@@ -105,6 +106,7 @@ def check_log(remote: Store, folder: str, version: int | None = None) -> None:
             _check(remote, one)
             if one.version:
                 _harmless.put((remote, one), True)
+    return read
 
 
 def _read_of(files: dict[str, StoredObject], version: int | None) -> Iterator[StoredObject]:

@@ -28,7 +28,8 @@ def set_properties(
     transactions: Sequence[Transaction] = (),
 ) -> None:
     """Commit the version after the table's, which sets these properties, or nothing. ``info`` is added to the
-    commit info; ``now_ms`` is the time of a version that is written here.
+    commit info; ``now_ms`` is the time of a version that is written here. The caller must check that the table
+    has no feature that this version would have to follow (``check_commits``), unless the table is to be deleted.
 
     delta-rs sets the properties, unless the table names its features (it has ``TIMESTAMP_NTZ``). To such a table
     delta-rs 1.6.6 would also add ``variantType``, which many readers refuse.

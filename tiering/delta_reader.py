@@ -6,6 +6,7 @@ other writers have committed since, ``foreign_commits`` judges their commits.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
@@ -22,7 +23,14 @@ from stratalog.partitions.store.protocol import StoredObject
 from stratalog.tiering import delta_options
 from stratalog.tiering.delta_entries import check_log
 from stratalog.tiering.erasure import erasures_of
-from stratalog.tiering.foreign_commits import ForeignCommit, Rewrite, read_commits, rewrite_of, standing
+from stratalog.tiering.foreign_commits import (
+    APPLICATION,
+    ForeignCommit,
+    Rewrite,
+    commits_since,
+    rewrite_of,
+    standing,
+)
 from stratalog.tiering.foreign_files import Range, records_in
 from stratalog.tiering.listed_files import files_with, listed_segments, whatever_is_listed
 from stratalog.tiering.remote_log import RemoteLog
@@ -31,7 +39,7 @@ from stratalog.tiering.remote_segment import RemoteSegment
 from stratalog.tiering.removal import rules_of
 from stratalog.tiering.topic_table import TopicTable
 
-APPLICATION = "stratalog"
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.")
 
 
 class DeltaTopicReader(TopicTable):
@@ -142,12 +150,28 @@ class DeltaTopicReader(TopicTable):
             raise CorruptionError(f"the table {self.uri} lists files that cannot be read: {error}") from error
 
     def _folded(self, table: DeltaTable) -> RemoteLog:
-        since, version = table.transaction_version(APPLICATION) or 0, table.version()
-        if since < version:
-            commits = read_commits(self.remote, self.folder, since + 1, version)
-            if commits is not None and any(commit.touches_files for commit in commits):
+        known, version = table.transaction_version(APPLICATION), table.version()
+        if known != version:
+            since, commits = commits_since(self.remote, self.folder, known, version)
+            if since is None:
+                since, commits = self._from_readable(commits, version)
+            if any(commit.touches_files for commit in commits):
                 return self._rewritten(table, since, commits)
         return self._log(table, listed_segments(table, self.uri))
+
+    def _from_readable(self, commits: Sequence[ForeignCommit], version: int) -> tuple[int, list[ForeignCommit]]:
+        """The version from which ``commits``, the last ones up to ``version``, can be judged, and the commits
+        after it. It is the first checkpoint after the missing entries. It is a RESTORE instead if one follows,
+        because that may revert a change in a missing entry.
+        """
+        at = version
+        if commits:
+            before = f"{commits[0].version - 1:020d}"
+            later = self.remote.list(paths.join(self.folder, paths.DELTA_LOG), after=before)
+            found = (_CHECKPOINT.match(paths.base_name(one.name)) for one in later)
+            restores = [commit.version for commit in commits if commit.operation == "RESTORE"]
+            at = max([min((int(one[1]) for one in found if one), default=version), *restores])
+        return at, [commit for commit in commits if commit.version > at]
 
     def _rewritten(self, table: DeltaTable, since: int, commits: Sequence[ForeignCommit]) -> RemoteLog:
         """The log of a table after other writers have changed its files.

@@ -34,15 +34,25 @@ def delta_schema(schema: pa.Schema, what: str) -> Schema:
 
 def grown_fields(present: Schema, wanted: Schema) -> list[Field] | None:
     """The top-level fields of ``wanted`` to merge into ``present``; empty if ``present`` has all of them. None if
-    neither schema grew from the other. ``present`` must already have the types of ``wanted``
-    (``with_wider_types``).
+    neither schema grew from the other. Nullable columns that other programs have added to ``present`` do not
+    matter. ``present`` must already have the types of ``wanted`` (``with_wider_types``).
     """
-    if _grew(wanted.fields, present.fields):
+    fields = _without_others(present.fields, {field.name for field in wanted.fields})
+    if _grew(wanted.fields, fields):
         return []
-    if not _grew(present.fields, wanted.fields):
+    if not _grew(fields, wanted.fields):
         return None
-    known = {field.name: field for field in present.fields}
+    known = {field.name: field for field in fields}
     return [field for field in wanted.fields if known.get(field.name) != field]
+
+
+def _without_others(fields: list[Field], own: set[str]) -> list[Field]:
+    """The columns with these names, if there is one of each name and all other columns are nullable; otherwise
+    all columns.
+    """
+    found = [field for field in fields if field.name in own]
+    others_are_nullable = all(field.nullable for field in fields if field.name not in own)
+    return found if len(found) == len(own) and others_are_nullable else fields
 
 
 def _grew(narrow: list[Field], wide: list[Field]) -> bool:

@@ -35,11 +35,11 @@ from stratalog.tiering import delta_options
 from stratalog.tiering.delta_commit import actions_of, commit
 from stratalog.tiering.delta_entries import check_log
 from stratalog.tiering.delta_metadata import set_properties
-from stratalog.tiering.delta_reader import APPLICATION, DeltaTopicReader
-from stratalog.tiering.delta_schema import check_writable
+from stratalog.tiering.delta_reader import DeltaTopicReader
+from stratalog.tiering.delta_schema import check_commits, check_writable
 from stratalog.tiering.divergence import Histories
 from stratalog.tiering.erasure import ERASURES, decide_begun, decide_erased, erasures_json, older_log_files
-from stratalog.tiering.foreign_commits import ListedFile, Rewrite
+from stratalog.tiering.foreign_commits import APPLICATION, ListedFile, Rewrite
 from stratalog.tiering.listed_files import listed_files
 from stratalog.tiering.remote_change import CommittedBatch, Rebuilt, TableChange, decide, decide_rebuilt
 from stratalog.tiering.remote_log import RemoteLog
@@ -301,7 +301,7 @@ def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, cl
     (``DeltaTopicTable``).
 
     Raises: InconsistentClusterIdError when a third cluster owns the table; StorageError; OutcomeUnknownError;
-        CorruptionError, see ``check_log``.
+        CorruptionError, see ``check_log`` and ``check_commits``.
     """
     uri = topic.uri
     failure: Exception | None = None
@@ -316,6 +316,7 @@ def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, cl
             raise InconsistentClusterIdError(
                 f"the table {uri} belongs to cluster {found!r}, neither to {former!r} nor to {to!r}"
             )
+        check_commits(table, uri)
         try:
             adopted = topic.adopted(table) if isinstance(topic, DeltaTopicTable) else {}
             set_properties(table, topic.remote, topic.folder, {CLUSTER_ID: to, **adopted}, clock.now_ms())

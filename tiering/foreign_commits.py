@@ -35,6 +35,8 @@ from stratalog.partitions.store.protocol import Store
 from stratalog.tiering.delta_entries import ENTRY_BYTES
 from stratalog.tiering.remote_segment import RemoteSegment
 
+APPLICATION = "stratalog"
+"""The application transaction of this product's commits."""
 MOST_COMMITS = 10_000
 """The maximum number of commits of other writers since stratalog's last commit; each is read with the table. The
 maximum is one commit per minute for a week.
@@ -63,11 +65,19 @@ class _CommitFile(msgspec.Struct):
     size: int | None = None
 
 
+class _Transaction(msgspec.Struct):
+    """An application transaction."""
+
+    appId: str = ""  # noqa: N815 - Delta's name
+    version: int = -1
+
+
 class _Action(msgspec.Struct):
     """A line of an entry."""
 
     add: _CommitFile | None = None
     remove: _CommitFile | None = None
+    txn: _Transaction | None = None
     commitInfo: dict[str, object] | None = None  # noqa: N815 - what stands in it is up to the engine
 
 
@@ -84,6 +94,8 @@ class ForeignCommit:
     """Paths and sizes of the added files."""
     removed: frozenset[str] = frozenset()
     changes_data: bool = False
+    is_log: bool = False
+    """Whether the version has stratalog's transaction: the table is a remote log at this version."""
 
     @property
     def touches_files(self) -> bool:
@@ -143,22 +155,32 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def read_commits(remote: Store, folder: str, first: int, last: int) -> list[ForeignCommit] | None:
-    """The versions ``[first, last]`` of the table in ``folder``; None if the table's log begins later, or if there
-    are more than ``MOST_COMMITS`` versions.
+def commits_since(
+    remote: Store, folder: str, since: int | None, last: int
+) -> tuple[int | None, list[ForeignCommit]]:
+    """The version at which the table in ``folder`` was last a remote log, and the commits after it up to ``last``.
+    ``since`` is that version according to the table's transaction. It is None if there is no transaction, or if
+    Delta has forgotten it (``delta.setTransactionRetentionDuration``); then the entries show the version. The
+    result is None if they do not, with the last commits that the log still has. If more than ``MOST_COMMITS``
+    would have to be read, it is None without commits.
 
     Raises: CorruptionError for an entry that is not Delta JSON; StorageError.
     """
-    if last - first >= MOST_COMMITS:
-        return None
+    if since is not None and last - since > MOST_COMMITS:
+        return None, []
     commits: list[ForeignCommit] = []
-    for version in range(first, last + 1):
+    for version in range(last, since or 0, -1):
+        if len(commits) == MOST_COMMITS:
+            return None, []
         name = paths.join(folder, paths.DELTA_LOG, f"{version:020d}.json")
         try:
-            commits.append(parse_commit(version, read_bounded(remote, name, ENTRY_BYTES), remote.uri_of(name)))
+            commit = parse_commit(version, read_bounded(remote, name, ENTRY_BYTES), remote.uri_of(name))
         except FileNotFoundError:
-            return None
-    return commits
+            return None, commits[::-1]
+        if commit.is_log:
+            return version, commits[::-1]
+        commits.append(commit)
+    return since or 0, commits[::-1]
 
 
 def parse_commit(version: int, entry: bytes, what: str) -> ForeignCommit:
@@ -170,6 +192,7 @@ def parse_commit(version: int, entry: bytes, what: str) -> ForeignCommit:
     info = next((action.commitInfo for action in actions if action.commitInfo is not None), {})
     adds = [action.add for action in actions if action.add is not None]
     removes = [action.remove for action in actions if action.remove is not None]
+    transactions = [action.txn for action in actions if action.txn is not None]
     return ForeignCommit(
         version,
         _text(info, "operation") or "a commit",
@@ -179,6 +202,7 @@ def parse_commit(version: int, entry: bytes, what: str) -> ForeignCommit:
         {add.path: add.size for add in adds},
         frozenset(remove.path for remove in removes),
         any(file.dataChange for file in (*adds, *removes)),
+        any(one.appId == APPLICATION and one.version == version for one in transactions),
     )
 
 

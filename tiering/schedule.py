@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
@@ -165,7 +166,7 @@ def failed(
 class _DueFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The file's content: partitions and entries by topic id."""
 
-    version: int
+    version: Literal[1]
     topics: dict[str, list[tuple[Int64, Entry]]]
 
 

@@ -54,6 +54,8 @@ from stratalog.tiering.topic_table import BACKOFF, COMMIT_ATTEMPTS, TopicTable
 
 _APPLICATION = "stratalog.{}"
 """The application transaction of a partition; its version is the leader epoch of the last publication."""
+_FORGETS = "delta.setTransactionRetentionDuration"
+"""The property with which Delta forgets application transactions that are older."""
 _OPERATION = "stratalog.operation"
 """The field of the commit info that each version of this writer with files has."""
 
@@ -336,8 +338,18 @@ class SnapshotTable(TopicTable):
         return Listed(table.version(), files, tuple(foreign), known)
 
     def _epochs(self, table: DeltaTable, partitions: Iterable[int]) -> dict[int, int | None]:
-        """The leader epoch of each partition's last publication; None if it has none. Raises: StorageError."""
-        return {one: self._transaction_version(table, _APPLICATION.format(one)) for one in partitions}
+        """The leader epoch of each partition's last publication; None if it has none.
+
+        Raises: StorageError; CorruptionError if Delta may have forgotten an epoch.
+        """
+        found = {one: self._transaction_version(table, _APPLICATION.format(one)) for one in partitions}
+        if None in found.values() and _FORGETS in table.metadata().configuration:
+            raise CorruptionError(
+                f"another writer has set {_FORGETS} of the table {self.uri}, so Delta may have forgotten which "
+                f"leader published a file last: ALTER TABLE delta.`{self.uri}` UNSET TBLPROPERTIES "
+                f"('{_FORGETS}'), then run `stratalog snapshot`"
+            )
+        return found
 
     def _last_commit(self, table: DeltaTable) -> Mapping[str, object]:
         """The commit info of the newest version; empty if only its checkpoint is left."""

@@ -32,10 +32,16 @@ from stratalog.partitions.store.protocol import Store, StoredObject, StoreOption
 from stratalog.tiering import delta_options
 from stratalog.tiering.delta_entries import check_log
 from stratalog.tiering.delta_metadata import set_properties, set_schema
-from stratalog.tiering.delta_schema import check_readable, delta_schema, grown_fields, with_wider_types
+from stratalog.tiering.delta_schema import (
+    check_commits,
+    check_readable,
+    delta_schema,
+    grown_fields,
+    with_wider_types,
+)
 from stratalog.tiering.foreign_commits import ListedFile
 from stratalog.tiering.remote_objects import RemovedFiles
-from stratalog.tiering.tombstones import tombstones_with_values
+from stratalog.tiering.tombstones import removed_paths, tombstones_with_values
 
 CLUSTER_ID = "stratalog.cluster_id"
 TOPIC = "stratalog.topic"
@@ -156,7 +162,10 @@ class TopicTable:
         """Commit a version with this schema, or lose the race to another writer. The version does not declare
         Delta's feature ``typeWidening``: delta-rs neither reads a table with this feature nor commits to it, while
         readers without the feature convert the narrower files.
+
+        Raises: CorruptionError, see ``check_commits``.
         """
+        check_commits(table, self.uri)
         if '"timestamp_ntz"' in schema and not _knows_ntz(table):
             add = partial(table.alter.add_feature, TableFeatures.TimestampWithoutTimezone)
             self._alter("grow", partial(add, True, commit_properties=_AT_ONCE))
@@ -297,13 +306,11 @@ class TopicTable:
         age = min(-(-delay_ms // HOUR_MS), _MOST_HOURS)
         try:
             with delta_options.panics():
-                ever, due = (
-                    frozenset(table.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False))
-                    for hours in (0, age)
-                )
+                due = frozenset(table.vacuum(retention_hours=age, dry_run=True, enforce_retention_duration=False))
         except (DeltaError, OSError) as error:
             self._failed("vacuum", error)
-        return RemovedFiles(ever, due)
+        ever = removed_paths(self.remote, check_log(self.remote, self.folder, table.version()))
+        return RemovedFiles(ever | due, due)
 
     def _alter(self, what: str, commit: Callable[[], None]) -> None:
         """Try to commit a version without files. The table shows whether the commit landed."""

@@ -22,7 +22,7 @@ from stratalog.partitions.store import StoreOptions
 from stratalog.tiering import foreign_commits
 from stratalog.tiering.copier import upload
 from stratalog.tiering.delta_table import hand_over
-from stratalog.tiering.foreign_commits import parse_commit
+from stratalog.tiering.foreign_commits import APPLICATION, parse_commit
 from stratalog.tiering.remote_change import Rebuilt
 from stratalog.tiering.remote_objects import find_litter
 from tests.unit.foreign_table import compacted, deleted, delta, listed, offsets, ours, spans
@@ -351,6 +351,50 @@ def test_a_log_that_does_not_reach_back_says_so_where_that_matters(part: TieredP
     delta(part).alter.set_table_properties({"delta.checkpointInterval": "9"})
     cut()
     with pytest.raises(CorruptionError, match=r"is not a segment.*does not reach back"):
+        part.table.load()
+
+
+def test_changes_of_data_are_refused_even_if_the_log_no_longer_reaches_back_to_our_last_commit(
+    part: TieredPartition,
+) -> None:
+    """Log cleanup has deleted an entry between the two. What came after it is known, and must not be ignored."""
+    log = Path(part.table.uri) / "_delta_log"
+    for number in (7, 8):
+        delta(part).alter.set_table_properties({"delta.checkpointInterval": str(number)})
+    delta(part).create_checkpoint()
+    for entry in sorted(log.glob("*.json"))[:-1]:
+        entry.unlink()
+    delta(part).delete("offset >= 7")  # removes a segment, and adds no file
+    with pytest.raises(CorruptionError, match=r"DELETE at version 4.*restore\(3\)"):
+        part.table.load()
+    delta(part).restore(3)
+    assert spans(part) == [(0, 3), (3, 7), (7, 12)]
+    compacted(part)
+    assert part.table.load().rewrite is not None
+    part.table.undo_rewrites()
+    assert offsets(part) == list(range(12))
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_our_own_commits_are_recognized_after_delta_has_forgotten_their_transactions(
+    part: TieredPartition, checkpoint: bool
+) -> None:
+    """With ``delta.setTransactionRetentionDuration``, delta-rs no longer shows a transaction. Then our commits
+    seemed foreign, and the error said to restore the table to its version without segments."""
+    retention = {"delta.setTransactionRetentionDuration": "interval 0 seconds"}
+    delta(part).alter.set_table_properties(retention, raise_if_not_exists=False)
+    if checkpoint:
+        delta(part).create_checkpoint()
+    assert delta(part).transaction_version(APPLICATION) is None
+    assert spans(part) == [(0, 3), (3, 7), (7, 12)]
+    part.append(2)
+    part.tier()
+    compacted(part)
+    assert part.table.load().rewrite is not None
+    part.table.undo_rewrites()
+    assert spans(part) == [(0, 3), (3, 7), (7, 12), (12, 14)]
+    deleted(part)
+    with pytest.raises(CorruptionError, match=r"DELETE at version 6.*restore\(5\)"):
         part.table.load()
 
 

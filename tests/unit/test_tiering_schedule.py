@@ -157,7 +157,7 @@ def test_an_encoded_schedule_decodes_to_the_same_schedule(entries: dict[TopicIdP
     assert decode(encode(Schedule(entries))) == Schedule(entries)
 
 
-@pytest.mark.parametrize("line", [b"", b"{}", b"[2,{}]", b"[1,{}", b"\xff"])
+@pytest.mark.parametrize("line", [b"", b"{}", b'[2,{"t":[[0,[1]]]}]', b"[1,{}", b"\xff"])
 def test_a_list_of_another_version_is_an_empty_one(line: bytes) -> None:
     """It is a hint: everything is due, nothing is lost."""
     assert decode(line) == Schedule()

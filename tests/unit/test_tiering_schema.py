@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, Field, Schema
 from deltalake.exceptions import CommitFailedError
 
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.erasure import Erasure
-from stratalog.partitions.errors import InvalidRecordError
+from stratalog.partitions.errors import CorruptionError, InvalidRecordError
 from stratalog.partitions.records import physical_schema
 from stratalog.partitions.store import StoreOptions
 from stratalog.partitions.store.local import LocalStore
@@ -84,6 +85,18 @@ def test_any_other_change_is_refused_and_changes_nothing(table: DeltaTopicTable,
     ):
         table.ensure(physical_schema(value=value))
     assert (table.load().version, value_type(table)) == (0, NARROW)
+
+
+@pytest.mark.parametrize("value", [WIDE, pa.struct([("x", pa.int64())])], ids=["more fields", "wider types"])
+def test_a_table_to_which_others_have_added_a_nullable_column_still_grows(
+    table: DeltaTopicTable, value: pa.DataType
+) -> None:
+    DeltaTable(table.uri).alter.add_columns([Field("note", "string")])
+    table.ensure(physical_schema(value=NARROW))
+    assert table.load().version == 1
+    table.ensure(physical_schema(value=value))
+    assert (table.load().version, value_type(table)) == (2, value)
+    assert DeltaTable(table.uri).schema().fields[-1] == Field("note", "string")
 
 
 def test_drivers_that_grow_it_at_once_grow_it_once(tmp_path: Path, table: DeltaTopicTable) -> None:
@@ -178,3 +191,17 @@ def test_a_driver_that_lost_the_race_to_widen_finds_the_table_as_it_wants_it(
     table.ensure(wide)
     assert answers == [False]
     assert DeltaTable(table.uri).version() == before + 1
+
+
+def test_no_entry_is_written_under_a_feature_that_it_would_have_to_follow(tmp_path: Path) -> None:
+    """Each commit to a table with in-commit timestamps must have one. Spark could not read the table otherwise."""
+    table = table_in(LocalStore(str(tmp_path)))
+    table.ensure(physical_schema(value=NARROW))
+    versions = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["inCommitTimestamp"]}
+    entry = Path(table.uri, "_delta_log", f"{1:020d}.json")
+    entry.write_text(json.dumps({"protocol": versions}))
+    with pytest.raises(CorruptionError, match=r"to inCommitTimestamp.*DROP FEATURE"):
+        hand_over(table, "c", "heir", StoreOptions(), ManualClock())
+    with pytest.raises(CorruptionError, match=r"to inCommitTimestamp.*DROP FEATURE"):
+        table.ensure(physical_schema(value=pa.struct([("x", pa.int64())])))
+    assert table.load().version == 1

@@ -13,6 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
+from stratalog.partitions.clock import ManualClock, SystemClock
 from stratalog.partitions.errors import (
     CorruptionError,
     InconsistentClusterIdError,
@@ -29,9 +30,10 @@ from stratalog.partitions.store import StoreOptions, s3_session
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.tiering import delta_options
-from stratalog.tiering.delta_reader import APPLICATION
 from stratalog.tiering.delta_table import DeltaTopicTable
+from stratalog.tiering.foreign_commits import APPLICATION
 from stratalog.tiering.remote_change import TableChange
+from stratalog.tiering.remote_objects import find_litter
 from stratalog.tiering.topic_table import COMMIT_ATTEMPTS, UNANSWERED_ATTEMPTS
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import OURS, TieredPartition, segment, table_in, uploaded
@@ -419,6 +421,38 @@ def test_files_removed_and_the_log_are_of_one_version(table: DeltaTopicTable) ->
     for delay_ms in (10**13, 2**63 - 1):  # the second is Kafka's longest time; in hours, delta-rs would panic
         log, removed = table.load_with_removed(delay_ms)
         assert (len(removed.ever), removed.due) == (2, frozenset())
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_file_that_a_job_with_a_clock_ahead_has_removed_waits_for_its_delay(
+    table: DeltaTopicTable, remote: LocalStore, checkpoint: bool
+) -> None:
+    """delta-rs shows no removal in the future. The object seemed to be an upload that was never committed, which
+    vacuum deletes immediately, although readers may still need it."""
+    first, second = segment(0, 10), segment(10, 20)
+    table.commit([uploaded(first), uploaded(second)], histories=OURS)
+    now_ms = SystemClock().now_ms()
+    table_in(remote, clock=ManualClock(now_ms + HOUR_MS)).commit((), [first])
+    if checkpoint:
+        DeltaTable(table.uri).create_checkpoint()
+    remote.create(table.path(first), b"PAR1")
+    log, removed = table.load_with_removed(0)
+    assert (removed.ever, removed.due) == ({first.path}, frozenset())
+    tomorrow_ms = now_ms + 24 * HOUR_MS
+    found = find_litter(
+        table.objects(), log, removed, log_starts={0: 10}, lineages={}, tiered=True, before_ms=tomorrow_ms
+    )
+    assert found.litter == {}
+
+
+def test_a_file_that_is_listed_again_is_not_a_removed_one(table: DeltaTopicTable) -> None:
+    table.commit([uploaded(segment(0, 10))], histories=OURS)
+    for _ in range(2):
+        table.commit((), [segment(0, 10)])
+        assert table.load_with_removed(0)[1].ever == {segment(0, 10).path}
+        table.commit([uploaded(segment(0, 10))], histories=OURS)
+        assert table.load_with_removed(0)[1].ever == frozenset()
+        DeltaTable(table.uri).create_checkpoint()
 
 
 def test_a_topic_that_is_to_be_deleted_is_marked_once(table: DeltaTopicTable, remote: LocalStore) -> None:

@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from stratalog.engine.admin.topics import alter_topic, create_topic
 from stratalog.engine.upkeep.retention import vacuum as vacuuming
 from stratalog.engine.upkeep.snapshots import snapshot as job
-from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.errors import CorruptionError, InvalidCallError
 from stratalog.partitions.paths import CheckpointName, published_path
 from stratalog.tiering.published import Publication
 from stratalog.tiering.snapshot_table import SnapshotTable
@@ -236,6 +236,22 @@ def test_a_deposed_leaders_snapshot_replaces_nothing(live: Keyed) -> None:
     assert (
         ours(live).commit([again], lambda: {0: 0}) == set()
     )  # the same snapshot, by another job: one of them is enough
+
+
+def test_a_table_that_may_have_forgotten_who_published_last_is_created_again(live: Keyed) -> None:
+    """With ``delta.setTransactionRetentionDuration``, a file of any leader would seem to be a later one."""
+    live.put([("a", "1")])
+    live.take()
+    (present,) = ours(live).load().files.values()
+    retention = {"delta.setTransactionRetentionDuration": "interval 0 seconds"}
+    table(live).alter.set_table_properties(retention, raise_if_not_exists=False)
+    zombie = Publication(0, 0, CheckpointName(99, 0), _path("b"), 1, 1, 1, None)
+    with pytest.raises(CorruptionError, match="UNSET TBLPROPERTIES"):
+        ours(live).commit([zombie], lambda: {0: 0})
+    assert table(live).file_uris() == [str(folder(live) / present.path)]
+    live.take()
+    assert state(live) == {"a": "1"}
+    assert not {*retention} & {*table(live).metadata().configuration}
 
 
 def _path(file_id: str) -> str:
