@@ -18,6 +18,7 @@ from tests.unit.at_calls import during, raising
 from tests.unit.cluster_harness import LiveCluster, fence, the_failure, unfence
 from tests.unit.reassign_harness import replicas, two_others
 from tests.unit.tampering import spot
+from tests.unit.test_upkeep_elect import outdated
 
 LostAfter = Callable[[Any, str], None]
 LOST = "metadata: NO_MAJORITY: the voters do not answer"
@@ -112,6 +113,15 @@ def test_elect_reports_its_elections(live: LiveCluster, lost_after: LostAfter) -
     report = live.cluster.elect(check=False)
     assert the_failure(report) == LOST
     assert rows(report, "leader") == [(preferred,)]
+
+
+def test_a_run_names_the_losses_of_its_unclean_elections(live: LiveCluster, lost_after: LostAfter) -> None:
+    live.topic(unclean_leader_election_enable="true")
+    live.append(["a"]).raise_for_failures()
+    outdated(live, "t")
+    lost_after(elect, "_commit")
+    notes = live.cluster.replicate(check=False).notes
+    assert any(note.startswith("t-0: unclean election of broker ") for note in notes)
 
 
 def test_delete_records_reports_the_new_log_starts(live: LiveCluster, lost_after: LostAfter) -> None:

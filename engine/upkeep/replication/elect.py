@@ -33,10 +33,7 @@ from stratalog.engine.upkeep.replication.candidates import (
     prepare,
 )
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes
-from stratalog.partitions.errors import (
-    InvalidCallError,
-    PreferredLeaderNotAvailableError,
-)
+from stratalog.partitions.errors import InvalidCallError, PreferredLeaderNotAvailableError, StratalogError
 
 _WAITS = (
     "without the remote log, the offset at which a new leader must start is unknown: restore the remote tier, "
@@ -172,7 +169,12 @@ def elect_uncleanly_where_allowed(
         elected = _commit(metadata, image, chosen, False, tried)
     notes += [_note(one, image) for one in elected]
     notes += [f"{failure.item}: no unclean election: {failure.message}" for failure in tried.failures]
-    return metadata.image() if elected else image, tuple(notes)
+    if elected:
+        try:
+            image = metadata.image()
+        except StratalogError as error:  # the notes about lost records must not be lost
+            notes.append(f"the metadata cannot be read after an unclean election: {error.code}: {error}")
+    return image, tuple(notes)
 
 
 def _is_copied(image: ClusterImage, lost: Incarnation) -> bool:
