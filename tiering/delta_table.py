@@ -219,8 +219,10 @@ class DeltaTopicTable(DeltaTopicReader):
 
         Raises: StorageError naming the objects that could not be deleted; see ``load``.
         """
-        log, removed = self.load_with_removed(delay_ms)
-        due = removed.due.difference(segment.path for segment in log.all_segments())
+        table = self._open()
+        if table is None:
+            return []
+        due = self._due(table, delay_ms).difference(one.path for one in self._fold(table).all_segments())
         if not due:
             return []
         segments = self.objects().segments
