@@ -39,7 +39,7 @@ from stratalog.tiering.delta_reader import DeltaTopicReader
 from stratalog.tiering.delta_schema import check_commits, check_writable
 from stratalog.tiering.divergence import Histories
 from stratalog.tiering.erasure import ERASURES, decide_begun, decide_erased, erasures_json, older_log_files
-from stratalog.tiering.foreign_commits import APPLICATION, ListedFile, Rewrite
+from stratalog.tiering.foreign_commits import APPLICATION, ListedFile, Rewrite, commits_since
 from stratalog.tiering.listed_files import listed_files
 from stratalog.tiering.remote_change import CommittedBatch, Rebuilt, TableChange, decide, decide_rebuilt
 from stratalog.tiering.remote_log import RemoteLog
@@ -166,8 +166,8 @@ class DeltaTopicTable(DeltaTopicReader):
                 self.undo_rewrites()
                 continue
             older = older_log_files(self.objects().log_entries, version)
-            ours = version == 0 or self._transaction_version(table, APPLICATION) == version
-            if not ours:
+            since, _ = commits_since(self.remote, self.folder, max(version - 1, 0), version)
+            if since != version:  # the last version is another writer's
                 # Later commits of other writers are judged from this version.
                 change = TableChange((), (), erased=log.erased, operation="erase")
                 self._alter("commit to", partial(self._put, table, change))
