@@ -302,8 +302,9 @@ def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, cl
     The former cluster's later commits lose the race, read the table again, and find another owner
     (``DeltaTopicTable``).
 
-    Raises: InconsistentClusterIdError when a third cluster owns the table; StorageError; OutcomeUnknownError;
-        CorruptionError, see ``check_log`` and ``check_commits``.
+    Raises: InconsistentClusterIdError when a third cluster owns the table; StorageError;
+        StorageAuthorizationError when commits are refused; OutcomeUnknownError; CorruptionError, see ``check_log``
+        and ``check_commits``.
     """
     uri = topic.uri
     failure: Exception | None = None
@@ -323,6 +324,8 @@ def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, cl
             adopted = topic.adopted(table) if isinstance(topic, DeltaTopicTable) else {}
             set_properties(table, topic.remote, topic.folder, {CLUSTER_ID: to, **adopted}, clock.now_ms())
         except (DeltaError, OSError) as error:  # a lost race, or no answer: the table shows which
+            if isinstance(failure, CommitFailedError | None) and topic._refusal(error, "create") is not None:
+                topic._failed("hand over", error, "create")
             failure = error
             clock.sleep(_PAUSE_S)
     cause = "" if failure is None else delta_options.error_text(failure)
@@ -330,11 +333,11 @@ def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, cl
 
 
 def _open(topic: TopicTable, options: StoreOptions) -> DeltaTable | None:
-    uri = topic.uri
     check_log(topic.remote, topic.folder)
     try:
-        return DeltaTable(uri, storage_options=delta_options.storage_options(uri, options))
+        with delta_options.panics():
+            return DeltaTable(topic.uri, storage_options=delta_options.storage_options(topic.uri, options))
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise StorageError(f"cannot read the table {uri}: {delta_options.error_text(error)}") from None
+        topic._failed("read", error)
