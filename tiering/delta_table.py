@@ -39,7 +39,7 @@ from stratalog.tiering.delta_reader import DeltaTopicReader
 from stratalog.tiering.delta_schema import check_commits, check_writable
 from stratalog.tiering.divergence import Histories
 from stratalog.tiering.erasure import ERASURES, decide_begun, decide_erased, erasures_json, older_log_files
-from stratalog.tiering.foreign_commits import APPLICATION, ListedFile, Rewrite
+from stratalog.tiering.foreign_commits import APPLICATION, ListedFile, Rewrite, commits_since
 from stratalog.tiering.listed_files import listed_files
 from stratalog.tiering.remote_change import CommittedBatch, Rebuilt, TableChange, decide, decide_rebuilt
 from stratalog.tiering.remote_log import RemoteLog
@@ -166,8 +166,8 @@ class DeltaTopicTable(DeltaTopicReader):
                 self.undo_rewrites()
                 continue
             older = older_log_files(self.objects().log_entries, version)
-            ours = version == 0 or self._transaction_version(table, APPLICATION) == version
-            if not ours:
+            since, _ = commits_since(self.remote, self.folder, max(version - 1, 0), version)
+            if since != version:  # the last version is another writer's
                 # Later commits of other writers are judged from this version.
                 change = TableChange((), (), erased=log.erased, operation="erase")
                 self._alter("commit to", partial(self._put, table, change))
@@ -219,8 +219,10 @@ class DeltaTopicTable(DeltaTopicReader):
 
         Raises: StorageError naming the objects that could not be deleted; see ``load``.
         """
-        log, removed = self.load_with_removed(delay_ms)
-        due = removed.due.difference(segment.path for segment in log.all_segments())
+        table = self._open()
+        if table is None:
+            return []
+        due = self._due(table, delay_ms).difference(one.path for one in self._fold(table).all_segments())
         if not due:
             return []
         segments = self.objects().segments
@@ -300,8 +302,9 @@ def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, cl
     The former cluster's later commits lose the race, read the table again, and find another owner
     (``DeltaTopicTable``).
 
-    Raises: InconsistentClusterIdError when a third cluster owns the table; StorageError; OutcomeUnknownError;
-        CorruptionError, see ``check_log`` and ``check_commits``.
+    Raises: InconsistentClusterIdError when a third cluster owns the table; StorageError;
+        StorageAuthorizationError when commits are refused; OutcomeUnknownError; CorruptionError, see ``check_log``
+        and ``check_commits``.
     """
     uri = topic.uri
     failure: Exception | None = None
@@ -321,6 +324,8 @@ def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, cl
             adopted = topic.adopted(table) if isinstance(topic, DeltaTopicTable) else {}
             set_properties(table, topic.remote, topic.folder, {CLUSTER_ID: to, **adopted}, clock.now_ms())
         except (DeltaError, OSError) as error:  # a lost race, or no answer: the table shows which
+            if isinstance(failure, CommitFailedError | None) and topic._refusal(error, "create") is not None:
+                topic._failed("hand over", error, "create")
             failure = error
             clock.sleep(_PAUSE_S)
     cause = "" if failure is None else delta_options.error_text(failure)
@@ -328,11 +333,11 @@ def hand_over(topic: TopicTable, former: str, to: str, options: StoreOptions, cl
 
 
 def _open(topic: TopicTable, options: StoreOptions) -> DeltaTable | None:
-    uri = topic.uri
     check_log(topic.remote, topic.folder)
     try:
-        return DeltaTable(uri, storage_options=delta_options.storage_options(uri, options))
+        with delta_options.panics():
+            return DeltaTable(topic.uri, storage_options=delta_options.storage_options(topic.uri, options))
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise StorageError(f"cannot read the table {uri}: {delta_options.error_text(error)}") from None
+        topic._failed("read", error)

@@ -303,14 +303,18 @@ class TopicTable:
 
     def _removed(self, table: DeltaTable, delay_ms: int) -> RemovedFiles:
         """The files removed from the table; see ``load_with_removed`` of both kinds."""
+        due = self._due(table, delay_ms)
+        ever = removed_paths(self.remote, check_log(self.remote, self.folder, table.version()))
+        return RemovedFiles(ever | due, due)
+
+    def _due(self, table: DeltaTable, delay_ms: int) -> frozenset[str]:
+        """See ``RemovedFiles.due``."""
         age = min(-(-delay_ms // HOUR_MS), _MOST_HOURS)
         try:
             with delta_options.panics():
-                due = frozenset(table.vacuum(retention_hours=age, dry_run=True, enforce_retention_duration=False))
+                return frozenset(table.vacuum(retention_hours=age, dry_run=True, enforce_retention_duration=False))
         except (DeltaError, OSError) as error:
             self._failed("vacuum", error)
-        ever = removed_paths(self.remote, check_log(self.remote, self.folder, table.version()))
-        return RemovedFiles(ever | due, due)
 
     def _alter(self, what: str, commit: Callable[[], None]) -> None:
         """Try to commit a version without files. The table shows whether the commit landed."""

@@ -398,6 +398,15 @@ def test_our_own_commits_are_recognized_after_delta_has_forgotten_their_transact
         part.table.load()
 
 
+def test_the_history_is_deleted_after_delta_has_forgotten_our_transactions(part: TieredPartition) -> None:
+    """An erasure made twenty versions, each of which seemed to be another writer's."""
+    retention = {"delta.setTransactionRetentionDuration": "interval 0 seconds"}
+    delta(part).alter.set_table_properties(retention, raise_if_not_exists=False)
+    assert part.table.delete_history() == 3
+    assert part.table.delete_history() == 3
+    assert spans(part) == [(0, 3), (3, 7), (7, 12)]
+
+
 def test_the_log_of_a_rewritten_table_is_not_cut_by_us(part: TieredPartition) -> None:
     """The version shows the former content."""
     compacted(part)

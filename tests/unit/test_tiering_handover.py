@@ -10,11 +10,12 @@ import pytest
 
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.erasure import Erasure
-from stratalog.partitions.errors import InconsistentClusterIdError, OutcomeUnknownError
+from stratalog.partitions.errors import InconsistentClusterIdError, OutcomeUnknownError, StorageAuthorizationError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.removal import Rule
 from stratalog.partitions.store import Store, StoreOptions, open_store
+from stratalog.tiering import delta_table
 from stratalog.tiering.delta_table import DeltaTopicTable, hand_over
 from stratalog.tiering.divergence import Histories, Present
 from stratalog.tiering.remote_log import RemoteLog
@@ -151,3 +152,16 @@ def _until_it_wins(topic: DeltaTopicTable, options: StoreOptions) -> None:
         except OutcomeUnknownError:
             if last:
                 raise
+
+
+def test_a_handover_that_storage_refuses_is_not_of_unknown_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("Generic LocalFileSystem error: Permission denied (os error 13)")
+
+    mine, options = table_in(open_store(f"file://{tmp_path}", StoreOptions())), StoreOptions()
+    mine.ensure(SCHEMA)
+    monkeypatch.setattr(delta_table, "set_properties", refuse)
+    with pytest.raises(StorageAuthorizationError, match="cannot hand over the table"):
+        hand_over(mine, "c", "heir", options, CLOCK)

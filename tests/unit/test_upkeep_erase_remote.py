@@ -79,6 +79,39 @@ class Tiered(InBothTiers, Erasable):
         return self.remote_log().end(0) == 5
 
 
+def test_an_object_that_is_missing_stops_an_erasure_before_its_commit(tmp_path: Path) -> None:
+    """The search finds the records on the brokers. After the commit, heal would not use the brokers' files."""
+    live = Tiered(tmp_path, **LOCAL)
+    (live.remote / live.table().path(live.remote_log().covering(0, 3, 4)[0])).unlink()
+    for dry_run in (True, False):
+        (failure,) = live.erase(KEY, dry_run=dry_run).failures
+        assert failure.code == "REMOTE_OBJECT_MISSING"
+        assert failure.message.endswith("run heal, then erase again")
+    assert live.fetched() == dict(enumerate(ROWS))
+    live.cluster.heal().raise_for_failures()
+    assert live.erase(KEY).whole
+    live.check_gone()
+
+
+def test_an_object_that_is_lost_after_the_commit_is_named_with_what_helps(tmp_path: Path) -> None:
+    live = Tiered(tmp_path, **LOCAL)
+    with dies_at(RemoteErasing, "_attempt"):
+        live.erase(KEY)
+    path = live.remote / live.table().path(live.remote_log().covering(0, 3, 4)[0])
+    data = path.read_bytes()
+    path.unlink()
+    (failure,) = live.erase().failures
+    assert path.name in failure.message
+    assert failure.message.endswith("restore it from a backup of the remote tier, then erase again")
+    report = live.cluster.heal(check=False)
+    assert "no replica has offsets [3, 4) without the records that an unfinished erasure names" in str(
+        report.notes
+    )
+    path.write_bytes(data)
+    assert live.erase().whole
+    live.check_gone()
+
+
 def test_nothing_of_a_key_is_left_in_either_tier(tmp_path: Path) -> None:
     live = Tiered(tmp_path)
     assert live.log(1).local_start == 5, "the rest is only in the remote tier"

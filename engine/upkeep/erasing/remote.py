@@ -145,22 +145,31 @@ class RemoteErasing:
         failed: dict[TopicIdPartition, StratalogError] = {}
         if waiting:
             self.reload()
+        missing: dict[TopicIdPartition, StratalogError] = {}
         for _ in range(_ATTEMPTS):
             waiting = {key: view for key, view in waiting.items() if self._is_due(view) and key not in failed}
             if not waiting:
                 return failed
-            failed |= self._attempt(image, waiting)
+            missing = {}
+            failed |= self._attempt(image, waiting, missing)
         for key, view in waiting.items():
             if self._is_due(view) and key not in failed:
-                failed[key] = OutcomeUnknownError(f"{view}: its remote log keeps changing: erase again")
+                failed[key] = missing.get(key) or OutcomeUnknownError(
+                    f"{view}: its remote log keeps changing: erase again"
+                )
         return failed
 
     def _is_due(self, view: PartitionView) -> bool:
         return self.logs[view.topic_id].lacks_erasure(view.partition, view.last_erasure)
 
     def _attempt(
-        self, image: ClusterImage, waiting: Mapping[TopicIdPartition, PartitionView]
+        self,
+        image: ClusterImage,
+        waiting: Mapping[TopicIdPartition, PartitionView],
+        missing: dict[TopicIdPartition, StratalogError],
     ) -> dict[TopicIdPartition, StratalogError]:
+        """Returns the partitions that failed. A partition with a segment whose object is ``missing`` has not
+        failed yet: another run may have replaced the segment."""
         failed: dict[TopicIdPartition, StratalogError] = {}
         made: dict[str, list[tuple[PartitionView, ErasedSegments]]] = {}
         for key, view in waiting.items():
@@ -172,7 +181,10 @@ class RemoteErasing:
             match outcome:
                 case Done(work, erased):
                     made.setdefault(work.replicas.view.topic_id, []).append((work.replicas.view, erased))
-                case Failed(work, error) if not isinstance(error, RemoteObjectMissingError):
+                case Failed(work, RemoteObjectMissingError() as error):
+                    why = f"{error}: restore it from a backup of the remote tier, then erase again"
+                    missing[work.replicas.view.key] = RemoteObjectMissingError(why)
+                case Failed(work, error):
                     failed[work.replicas.view.key] = error
         for topic_id in {view.topic_id for view in waiting.values()}:
             own = [view for view in waiting.values() if view.topic_id == topic_id and view.key not in failed]

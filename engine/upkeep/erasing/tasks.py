@@ -25,6 +25,7 @@ from stratalog.partitions.erasure import MOST_RANGES, Erasure, OffsetRange, is_e
 from stratalog.partitions.errors import (
     CorruptSegmentError,
     LogGapError,
+    RemoteObjectMissingError,
     RetriableError,
     StaleMetadataError,
     StratalogError,
@@ -40,6 +41,7 @@ from stratalog.partitions.store import Store
 from stratalog.partitions.transactions import transactions_of
 from stratalog.tiering.erasing import find_remotely
 from stratalog.tiering.erasure import check_searchable, to_erase_remotely
+from stratalog.tiering.remote_file import read_remote
 from stratalog.tiering.remote_segment import RemoteSegment
 
 
@@ -126,7 +128,6 @@ def find_records(work: EraseWork) -> FoundRecords:
 def _find(work: EraseWork) -> FoundRecords:
     replicas, keys = work.replicas, work.keys
     assert keys is not None
-    leader = replicas.leader
     log = with_known_watermark(replicas, look_at_leader(replicas) if work.dry_run else leader_log(replicas))
     if behind := not_compacted(replicas):
         raise RetriableError(
@@ -142,7 +143,14 @@ def _find(work: EraseWork) -> FoundRecords:
                 "`stratalog replicate`, then erase again"
             )
         )
-    found = _Ranges()
+    found = _search(work, log, keys)
+    if work.remote is not None:
+        _check_objects(work.remote, found.offsets)
+    return found
+
+
+def _search(work: EraseWork, log: ReplicaLog, keys: RecordFinder) -> FoundRecords:
+    leader, found = work.replicas.leader, _Ranges()
     remote = None if work.remote is None else _remote_copy(work, log)
     if remote is not None:
         below = find_remotely(remote.store, remote.folder, remote.segments, keys, work.start, log.local_start)
@@ -204,6 +212,17 @@ def _remote_copy(work: EraseWork, log: ReplicaLog) -> RemoteCopy:
                 raise
             remote = replace(remote, segments=part.read().of_partition(view.partition))
     return remote
+
+
+def _check_objects(remote: RemoteCopy, offsets: tuple[OffsetRange, ...]) -> None:
+    """Check that the objects to rewrite exist, before the offsets are committed. After that, heal does not rebuild
+    them from replicas, whose files still have the records. Raises: RemoteObjectMissingError, CorruptionError.
+    """
+    for segment in to_erase_remotely(remote.segments, [Erasure(_UNCOMMITTED, offsets)]):
+        try:
+            read_remote(remote.store, remote.folder, segment)
+        except RemoteObjectMissingError as error:
+            raise RemoteObjectMissingError(f"{error}: run heal, then erase again") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,7 +464,7 @@ def plan_partition(work: EraseWork) -> PlannedErasing:
 
 
 _UNCOMMITTED = 2**62
-"""The generation of an erasure that a dry run supposes: greater than every other."""
+"""The generation of an erasure that is not committed yet: greater than every other."""
 
 
 def _to_replace(log: ReplicaLog, erasures: Sequence[Erasure], found: Sequence[OffsetRange]) -> list[Link]:

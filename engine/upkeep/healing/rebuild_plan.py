@@ -23,6 +23,7 @@ from stratalog.partitions.erasure import Erasure, named
 from stratalog.partitions.errors import LogGapError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link
+from stratalog.tiering.erasure import generation_needed
 from stratalog.tiering.remote_segment import RemoteSegment
 
 
@@ -118,6 +119,11 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
                     f"no replica has {gone} without the records that compaction has removed from the remote "
                     "tier. Run compact, which also removes these records from the leader, and then heal again; "
                     f"or restore {segment.path} from a backup of the remote tier"
+                )
+            if generation_needed(segment, each.replicas.view.erasures):
+                remedy = (
+                    f"no replica has {gone} without the records that an unfinished erasure names: restore "
+                    f"{segment.path} from a backup of the remote tier, then erase again"
                 )
             lacking.append(Lacking(finding, remedy))
             continue
