@@ -83,8 +83,9 @@ def spark_session(
     remote = master if master is not None and master.startswith("sc://") else os.environ.get("SPARK_REMOTE")
     if session is None and remote is not None and master not in {None, remote}:
         raise EnvironmentUnusableError(
-            f"the master is {master}, but $SPARK_REMOTE names a Spark Connect server ({remote}), which PySpark "
-            "prefers to any master: unset $SPARK_REMOTE, or omit the master"
+            f"the master is {_without_token(str(master))}, but $SPARK_REMOTE names a Spark Connect server "
+            f"({_without_token(remote)}), which PySpark prefers to any master: unset $SPARK_REMOTE, or omit the "
+            "master"
         )
     if session is None and remote is not None:
         builder = SparkSession.builder.remote(remote).config(_SERVER_TRACES, "false")
@@ -121,6 +122,11 @@ def local_cores(master: str) -> int | None:
     if found is None:
         return None
     return (os.cpu_count() or 1) if found[1] == "*" else int(found[1])
+
+
+def _without_token(master: str) -> str:
+    """Return a master without the parameters of a Spark Connect server, which may include a token."""
+    return master.partition(";")[0]
 
 
 def _running_session() -> SparkSession | None:
