@@ -13,11 +13,12 @@ import pyarrow as pa
 import pytest
 
 from stratalog.bridges.export import kafka_target  # noqa: F401 - its log
+from stratalog.bridges.kafka_tier.options import KafkaTierOptions
 from stratalog.bridges.mirror import kafka_source
 from stratalog.bridges.mirror.compare import records_of
 from stratalog.bridges.mirror.kafka_source import open_source
 from stratalog.bridges.mirror.source import SourceRange, SourceRecord
-from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.records import HEADERS, TIMESTAMP
 from tests.bridges.endpoint_harness import served
@@ -149,6 +150,21 @@ def test_the_log_of_a_kafka_operation_has_no_password(
         getattr(cluster, method)("absent", "", configs=configs)
     assert f"{method}: begins" in caplog.text
     assert "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize("method", ["mirror", "compare"])
+def test_neither_the_log_nor_the_error_has_a_key_of_a_tier_that_was_given_as_a_dict(
+    method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = LiveCluster(tmp_path).cluster
+    tier = {"address": "s3://tier", "layout": "aiven", "keys": {"key-1": "hunter2"}}
+    with caplog.at_level(logging.INFO, "stratalog"), pytest.raises(InvalidCallError, match="is a dict") as refused:
+        getattr(cluster, method)("absent", "k:9092", tier=tier)
+    assert "hunter2" not in caplog.text + str(refused.value)
+
+
+def test_the_keys_of_a_tier_are_not_shown() -> None:
+    assert "hunter2" not in repr(KafkaTierOptions("s3://tier", "aiven", keys={"key-1": "hunter2"}))
 
 
 @pytest.mark.parametrize("log", ["stratalog.mirror.librdkafka", "stratalog.export.librdkafka"])
