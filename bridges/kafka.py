@@ -48,7 +48,7 @@ class Kafka:
     _ports: Ports
     _spark: SparkSession | None
 
-    @operation("mirror", leaves_event=False, redacted=("configs",))
+    @operation("mirror", leaves_event=False, redacted=("configs", "tier"))
     def mirror(
         self,
         topics: TopicNames,
@@ -120,7 +120,7 @@ class Kafka:
         ``mirror``.
         """
         if tier is not None and not isinstance(tier, KafkaTierOptions):
-            raise InvalidCallError(f"tier = {tier!r}: give KafkaTierOptions(address, layout)")
+            raise InvalidCallError(f"tier is a {type(tier).__name__}: give KafkaTierOptions(address, layout)")
         if (bootstrap is None) == (tier is None or tier.metadata is None):
             raise InvalidCallError(
                 "give either bootstrap (the source's brokers) or a tier with metadata, not both"
@@ -141,7 +141,7 @@ class Kafka:
             self._ports.metadata, self._ports.execution, names(topics) or (), dry_run=dry_run
         )
 
-    @operation("compare", leaves_event=False, redacted=("configs",))
+    @operation("compare", leaves_event=False, redacted=("configs", "tier"))
     def compare(
         self,
         topics: TopicNames,

@@ -70,6 +70,14 @@ class _JobParser(argparse.ArgumentParser):
         given.used = {**getattr(given, "used", {}), **used}
         return given, rest
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse unknown arguments, without repeating the values of options and configs: they may be passwords."""
+        given, rest = self.parse_known_args(args, namespace)
+        if rest:
+            parts = (word.partition("=") for word in rest)
+            self.error(self._UNKNOWN + " ".join(f"{name}=..." if equals else name for name, equals, _ in parts))
+        return given
+
     def format_help(self) -> str:
         self._common_last()
         return super().format_help()
@@ -410,7 +418,7 @@ def pair(text: str) -> tuple[str, str]:
     """``key=value``; the value may be empty, and may contain equals signs."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
-        raise argparse.ArgumentTypeError(f"{text!r}: write key=value")
+        raise argparse.ArgumentTypeError("write key=value")  # the text may be a password
     return key.strip(), value
 
 

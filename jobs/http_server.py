@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import socket
 import ssl
 import threading
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.secret_files import unreadable
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -65,11 +67,14 @@ def tls_context(cert: str, key: str | None, client_ca: str | None) -> ssl.SSLCon
         if client_ca is not None:
             context.load_verify_locations(client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
-    except FileNotFoundError as error:
-        raise InvalidCallError(f"a file of the TLS options does not exist: {cert}, {key}, {client_ca}") from error
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError; a path with a NUL is a ValueError
-        files = ", ".join(one for one in (cert, key, client_ca) if one)
-        raise InvalidCallError(f"{files} are not a certificate and its key in PEM: {error}") from error
+        given = {"the certificate": cert, "the key of the certificate": key, "the CA of clients": client_ca}
+        files = {what: path for what, path in given.items() if path}
+        for what, path in files.items():
+            if not os.path.exists(path):
+                raise InvalidCallError(unreadable(what, path, "there is no such file")) from error
+        named = ", ".join(files.values())
+        raise InvalidCallError(f"{named} are not a certificate and its key in PEM: {error}") from error
     return context
 
 
@@ -88,7 +93,7 @@ def read_token(path: str) -> str:
         why = "that is not a valid path"
     except OSError as error:
         why = error.strerror
-    raise InvalidCallError(f"the token file, {path!r}, cannot be read: {why}")
+    raise InvalidCallError(unreadable("the token file", path, why))
 
 
 class HttpServer:

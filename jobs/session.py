@@ -58,6 +58,9 @@ _COPIED = (
 )
 """Hadoop's settings to which Spark copies ``AWS_*`` of the environment (``SparkHadoopUtil``)."""
 
+_NAME_OF_SECRET = re.compile(r"secret|password|token|access\.?key|account\.key", re.IGNORECASE)
+"""Matches settings with secrets: Spark's own pattern (``spark.redaction.regex``), and Azure's keys."""
+
 
 def spark_session(
     app_name: str,
@@ -83,8 +86,9 @@ def spark_session(
     remote = master if master is not None and master.startswith("sc://") else os.environ.get("SPARK_REMOTE")
     if session is None and remote is not None and master not in {None, remote}:
         raise EnvironmentUnusableError(
-            f"the master is {master}, but $SPARK_REMOTE names a Spark Connect server ({remote}), which PySpark "
-            "prefers to any master: unset $SPARK_REMOTE, or omit the master"
+            f"the master is {_without_token(str(master))}, but $SPARK_REMOTE names a Spark Connect server "
+            f"({_without_token(remote)}), which PySpark prefers to any master: unset $SPARK_REMOTE, or omit the "
+            "master"
         )
     if session is None and remote is not None:
         builder = SparkSession.builder.remote(remote).config(_SERVER_TRACES, "false")
@@ -121,6 +125,11 @@ def local_cores(master: str) -> int | None:
     if found is None:
         return None
     return (os.cpu_count() or 1) if found[1] == "*" else int(found[1])
+
+
+def _without_token(master: str) -> str:
+    """Return a master without the parameters of a Spark Connect server, which may include a token."""
+    return master.partition(";")[0]
 
 
 def _running_session() -> SparkSession | None:
@@ -183,8 +192,24 @@ def _own_session(app_name: str, master: str | None, settings: Mapping[str, str])
     # 4. Start a JVM, unless the JVM of an earlier session is running. Then start the session.
     conf = SparkConf(loadDefaults=False).setAppName(app_name).setAll(list(chosen.items()))
     if SparkContext._gateway is None:
-        SparkContext._ensure_initialized(gateway=_start_jvm(conf), conf=conf)
+        SparkContext._ensure_initialized(gateway=_start_jvm(_for_command_line(chosen)), conf=conf)
     return _without_secrets(SparkSession.builder.config(conf=conf).getOrCreate())
+
+
+def _for_command_line(chosen: Mapping[str, str]) -> SparkConf:
+    """Return the settings for the command line of the JVM, which all users of this machine can read. The user's
+    defaults are left out, because spark-submit reads their file, too, and so are settings with the name of a
+    secret. The context gets all settings through the gateway.
+    """
+    defaults = _user_defaults(os.environ)
+    conf = SparkConf(loadDefaults=False)
+    return conf.setAll(
+        [
+            (key, value)
+            for key, value in chosen.items()
+            if defaults.get(key) != value and not _NAME_OF_SECRET.search(key)
+        ]
+    )
 
 
 def _without_secrets(session: SparkSession) -> SparkSession:

@@ -99,6 +99,9 @@ class Rule(msgspec.Struct, frozen=True):
     tombstones_before: Natural = 0
     """At most ``bound``. Below this offset, the last record of a key is also removed if its value is null."""
 
+    def __str__(self) -> str:
+        return f"removal rule {self.generation}, below offset {self.bound}"
+
 
 class CommittedRule(msgspec.Struct, frozen=True):
     """A rule, and the time of its commit."""

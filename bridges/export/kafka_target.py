@@ -6,14 +6,13 @@ and an idempotent one without transactions, for records at the same offsets.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from stratalog.bridges.export.kafka_groups import KafkaGroups
 from stratalog.bridges.export.target import ExportTarget, Offsets, Records
-from stratalog.bridges.mirror.kafka_source import TIMEOUT_S, answer, open_source, translated
+from stratalog.bridges.mirror.kafka_source import TIMEOUT_S, answer, librdkafka_log, open_source, translated
 from stratalog.bridges.mirror.rows import NO_TIMESTAMP_MS
 from stratalog.bridges.mirror.source import SourceBounds, SourceRange, SourceRecord, SourceTopic
 from stratalog.engine.state.group_commits import OffsetAndMetadata
@@ -41,7 +40,7 @@ write the markers of an earlier commit.
 _FILLERS = 100_000
 """The maximum number of records of one aborted transaction."""
 _LARGEST = 64 * 1024 * 1024
-_log = logging.getLogger("stratalog.export.librdkafka")
+_log = librdkafka_log("stratalog.export.librdkafka")
 
 
 def open_target(bootstrap: str, configs: Mapping[str, str] | None, clock: Clock) -> ExportTarget:

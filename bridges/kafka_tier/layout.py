@@ -18,6 +18,7 @@ from typing import Protocol
 
 from stratalog.bridges.kafka_tier.segment import RemoteLogSegment
 from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.secret_files import unreadable
 from stratalog.partitions.spelling import did_you_mean
 from stratalog.partitions.store import Store
 
@@ -88,8 +89,11 @@ def key_of_file(name: str, path: str | Path) -> bytes:
     """The bytes of a private key. Raises: InvalidCallError."""
     try:
         return Path(path).read_bytes()
+    except ValueError:
+        why: str | None = "that is not a valid path"
     except OSError as error:
-        raise InvalidCallError(f"key {name!r} cannot be read from {path}: {error.strerror}") from error
+        why = error.strerror
+    raise InvalidCallError(unreadable(f"key {name!r}", path, why))
 
 
 def open_layout(name: str, options: LayoutOptions) -> RemoteSegmentLayout:

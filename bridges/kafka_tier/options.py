@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ class KafkaTierOptions:
     address: str
     layout: str
     prefix: str = ""
-    keys: Mapping[str, str] | None = None
+    keys: Mapping[str, str] | None = field(default=None, repr=False)
     endpoint_url: str | None = None
     region: str | None = None
     metadata: str | None = None

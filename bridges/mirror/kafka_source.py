@@ -43,7 +43,7 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.identity import TopicPartition
-from stratalog.partitions.store.address import parse_brokers
+from stratalog.partitions.store.address import parse_brokers, redacted
 
 TIMEOUT_S = 30.0
 _TRIES, _PAUSE_S = 3, 0.5
@@ -54,7 +54,24 @@ _WAIT_S = 0.1
 _READ_RECORDS = 5000
 """The approximate size of a read, if enough records are available."""
 _OURS = frozenset({"bootstrap.servers", "isolation.level", "auto.offset.reset", "group.id", "enable.auto.commit"})
-_LOG = logging.getLogger("stratalog.mirror.librdkafka")
+
+
+class _WithoutLogins(logging.Filter):
+    """Removes secrets from lines of librdkafka, which repeat the addresses in its configs."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = redacted(record.getMessage()), ()
+        return True
+
+
+def librdkafka_log(name: str) -> logging.Logger:
+    """The log for the lines of librdkafka, without secrets."""
+    log = logging.getLogger(name)
+    log.addFilter(_WithoutLogins(name))
+    return log
+
+
+_LOG = librdkafka_log("stratalog.mirror.librdkafka")
 
 
 def open_source(bootstrap: str, configs: Mapping[str, str] | None = None) -> MirrorSource:
@@ -371,7 +388,7 @@ def translated(error: Any, what: str) -> StratalogError:
         KafkaError.CLUSTER_AUTHORIZATION_FAILED: StorageAuthorizationError,
         KafkaError._AUTHENTICATION: StorageAuthorizationError,
     }
-    return kinds.get(error.code(), RetriableError)(f"{what}: {error.name()}: {error.str()}")
+    return kinds.get(error.code(), RetriableError)(f"{what}: {error.name()}: {redacted(error.str())}")
 
 
 def url_safe(topic_id: Any) -> str:

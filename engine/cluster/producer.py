@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from stratalog.engine.cluster.arguments import topic_first
+from stratalog.engine.cluster.arguments import names, topic_first
 from stratalog.engine.cluster.recorded import operation
 from stratalog.engine.driver.opening import Ports
 from stratalog.engine.driver.report import Report
@@ -49,7 +49,7 @@ class Producer:
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
         on_unknown_field: OnUnknownField = "fail",
-        order_by: Sequence[str] = (),
+        order_by: Sequence[str] | str = (),
         dry_run: bool = False,
         check: bool = True,
     ) -> Report:
@@ -100,7 +100,7 @@ class Producer:
             RecordColumns(key, value, partition, headers, timestamp),
             who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay),
             acks=acks,
-            order_by=order_by,
+            order_by=names(order_by) or (),
             bad_records=bad_record_policy(on_bad_record, bad_record_topic, topic),
             on_unknown_field=unknown_field_policy(on_unknown_field),
             dry_run=dry_run,
@@ -212,7 +212,7 @@ class Producer:
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
         on_unknown_field: OnUnknownField = "fail",
-        order_by: Sequence[str] = (),
+        order_by: Sequence[str] | str = (),
         checkpoint: str | None = None,
     ) -> StreamWriter:
         """Return a sink for ``df.writeStream.foreachBatch``. It appends every batch to ``topic`` exactly once,
@@ -243,7 +243,7 @@ class Producer:
             on_changed_replay=on_changed_replay,
             bad_records=bad_record_policy(on_bad_record, bad_record_topic, topic),
             on_unknown_field=unknown_field_policy(on_unknown_field),
-            order_by=order_by,
+            order_by=names(order_by) or (),
             checkpoint=checkpoint,
         )
 

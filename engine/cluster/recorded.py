@@ -121,6 +121,8 @@ def operation(
 
     def framed(method: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(method)
+        if not signature.parameters.keys() >= set(redacted):  # a str, or the name of no argument, redacts nothing
+            raise TypeError(f"{method.__qualname__}: redacted = {redacted!r} are not its arguments")
 
         @functools.wraps(method)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -195,7 +197,7 @@ class Frame:
     def _failed(self, error: Exception, began_s: float, did: StoreCounts) -> None:
         code = error.code if isinstance(error, StratalogError) else type(error).__name__
         message = f"{code}: {error}"
-        _log.info("%s: failed: %s", self._name, printable(message))
+        _log.info("%s: failed: %s", self._name, printable(redacted(message)))
         if self._destroys or have_written(did):
             self._leave(ENDED, FAILED, [message], {}, began_s)
         self._warn()

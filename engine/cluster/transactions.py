@@ -36,7 +36,7 @@ class OpenTransaction(BatchTransaction):
         on_bad_record: OnBadRecord = "fail",
         bad_record_topic: str | None = None,
         on_unknown_field: OnUnknownField = "fail",
-        order_by: Sequence[str] = (),
+        order_by: Sequence[str] | str = (),
     ) -> Report:
         """Append all rows of a DataFrame, like ``Cluster.append``. All partitions of the topic join the
         transaction, because the partitions of the rows are not known in advance. Bad records that go to a topic
@@ -61,7 +61,7 @@ class OpenTransaction(BatchTransaction):
                     frame,
                     RecordColumns(key, value, partition, headers, timestamp),
                     self._who(),
-                    order_by=order_by,
+                    order_by=names(order_by) or (),
                     bad_records=bad,
                     on_unknown_field=policy,
                     probed=image,

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from stratalog.partitions.cluster_key import ClusterKey
 from stratalog.partitions.errors import ClusterKeyError
+from stratalog.partitions.secret_files import unreadable
 
 KEY_VARIABLE = "STRATALOG_CLUSTER_KEY"
 
@@ -42,7 +43,7 @@ def key_file(path: str | Path) -> KeySource:
             why = "that is not a valid path"
         except OSError as error:
             why = error.strerror
-        raise ClusterKeyError(f"the cluster key file, {str(path)!r}, cannot be read: {why}")
+        raise ClusterKeyError(unreadable("the cluster key file", path, why))
 
     return read
 

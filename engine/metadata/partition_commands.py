@@ -326,7 +326,7 @@ class AddRules:
         if changed or wanted.after != generation or wanted.bound < last.bound:
             raise InvalidUpdateVersionError(
                 f"{name_of(image, wanted)}: the removal rule up to {wanted.bound} is out of date: it expects rule "
-                f"generation {wanted.after} and partition epoch {wanted.partition_epoch}, but the current rule is "
+                f"generation {wanted.after} and partition epoch {wanted.partition_epoch}, but the current one is "
                 f"{last}, the last generation is {generation}, and the partition epoch is "
                 f"{present.partition_epoch}; read the logs again"
             )

@@ -427,8 +427,10 @@ class MetadataLog:
                         # 1. Copy the files that the voter lacks, oldest first.
                         self._contents.bring_up(claim.state, look, looks.values())
                         # 2. Create the batch. A create without an answer may still take effect at any time.
-                        with suppress(OutcomeUnknownError):
+                        try:
                             voter.create(name, data)
+                        except OutcomeUnknownError as error:
+                            failure = error
                         written = True
                         # 3. List the voter again; only this listing decides.
                         look = read_names_near(voter, name.epoch)
@@ -456,11 +458,12 @@ class MetadataLog:
             if not all(is_majority(willing, ids_of(voters)) for voters in electorates):
                 break
         what = f"metadata offset {name.base_offset} could not be written on a majority of {self._electorate}"
+        why = "" if failure is None else f" ({failure})"
         if written:
-            raise OutcomeUnknownError(f"{what}; read the metadata before you retry ({failure})") from failure
+            raise OutcomeUnknownError(f"{what}; read the metadata before you retry{why}") from failure
         if refusing:
             raise self._refusals.as_error(what) from failure
-        raise NoMajorityError(f"{what} ({failure})") from failure
+        raise NoMajorityError(f"{what}{why}") from failure
 
     # ---------------------------------------------------------------------------------- voters
 

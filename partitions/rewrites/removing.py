@@ -125,7 +125,7 @@ def check_stable(rule: Rule, transactions: LogTransactions, what: str) -> None:
     """
     if rule.bound > transactions.last_stable_offset:
         raise RetriableError(
-            f"{what}: {rule} extends above the last stable offset {transactions.last_stable_offset} known to "
+            f"{what}: {rule}, extends above the last stable offset {transactions.last_stable_offset} known to "
             "this replica; a newly elected leader may not know the current offset yet: run `stratalog "
             "replicate`, and compact again"
         )

@@ -274,7 +274,9 @@ def _followed(segments: Sequence[Segment]) -> Removal | None:
     """The rule that these files follow, which removes nothing more from them; None if the files follow no rule."""
     rule, *others = {segment.footer.rule for segment in segments}
     if others:
-        raise ValueError(f"{segments[0].what}: the files of this run follow {rule} and {others[0]}")
+        raise ValueError(
+            f"{segments[0].what}: the files of this run follow {rule or 'no rule'} and {others[0] or 'no rule'}"
+        )
     return None if rule is None else Removal(rule, lambda start, end: np.zeros(end - start, bool))
 
 

@@ -189,7 +189,9 @@ def _open(store: Readable, file: DataFile) -> Segment:
             "which its name contradicts"
         )
     if name.generation != (0 if footer.rule is None else footer.rule.generation):
-        raise CorruptSegmentError(f"{what}: its footer has the rule {footer.rule}, which its name contradicts")
+        raise CorruptSegmentError(
+            f"{what}: its footer has {footer.rule or 'no removal rule'}, which its name contradicts"
+        )
     place = segment_owner(file.object.name)
     if place is not None and place != (footer.topic_id, footer.partition):
         raise CorruptSegmentError(

@@ -6,16 +6,19 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import confluent_kafka
 import pyarrow as pa
 import pytest
 
+from stratalog.bridges.export import kafka_target  # noqa: F401 - its log
+from stratalog.bridges.kafka_tier.options import KafkaTierOptions
 from stratalog.bridges.mirror import kafka_source
 from stratalog.bridges.mirror.compare import records_of
 from stratalog.bridges.mirror.kafka_source import open_source
 from stratalog.bridges.mirror.source import SourceRange, SourceRecord
-from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.records import HEADERS, TIMESTAMP
 from tests.bridges.endpoint_harness import served
@@ -147,3 +150,32 @@ def test_the_log_of_a_kafka_operation_has_no_password(
         getattr(cluster, method)("absent", "", configs=configs)
     assert f"{method}: begins" in caplog.text
     assert "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize("method", ["mirror", "compare"])
+def test_neither_the_log_nor_the_error_has_a_key_of_a_tier_that_was_given_as_a_dict(
+    method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = LiveCluster(tmp_path).cluster
+    tier = {"address": "s3://tier", "layout": "aiven", "keys": {"key-1": "hunter2"}}
+    with caplog.at_level(logging.INFO, "stratalog"), pytest.raises(InvalidCallError, match="is a dict") as refused:
+        getattr(cluster, method)("absent", "k:9092", tier=tier)
+    assert "hunter2" not in caplog.text + str(refused.value)
+
+
+def test_the_keys_of_a_tier_are_not_shown() -> None:
+    assert "hunter2" not in repr(KafkaTierOptions("s3://tier", "aiven", keys={"key-1": "hunter2"}))
+
+
+@pytest.mark.parametrize("log", ["stratalog.mirror.librdkafka", "stratalog.export.librdkafka"])
+def test_a_line_of_librdkafka_has_no_login(log: str, caplog: pytest.LogCaptureFixture) -> None:
+    """librdkafka's own words for a ``sasl.oauthbearer.token.endpoint.url`` that does not answer."""
+    line = 'Failed to retrieve OIDC token from "http://me:hunter2@host": Could not resolve host: host (-1)'
+    logging.getLogger(log).error("%s [%s] %s", "OIDC", "rdkafka#producer-1", line)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        'OIDC [rdkafka#producer-1] Failed to retrieve OIDC token from "http://host": Could not resolve host: '
+        "host (-1)"
+    )
+    error = Mock(**{"code.return_value": -1, "name.return_value": "_FAIL", "str.return_value": line})
+    assert "hunter2" not in str(kafka_source.translated(error, "the source"))

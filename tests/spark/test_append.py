@@ -183,6 +183,7 @@ def test_columns_that_are_missing_or_of_another_type_are_named(
         (good, {"key": "inner.nothing"}, "append to declared: "),
         (good, {"partition": "p"}, "partition: column 'p' is not in the DataFrame"),
         (good, {"order_by": ["nothing"]}, r"order_by \['nothing'\]"),
+        (good, {"order_by": "nothing"}, r"order_by \['nothing'\]"),
     ]
     with unchanged(folder):
         for frame, options, message in refused:

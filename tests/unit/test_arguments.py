@@ -142,7 +142,7 @@ def test_no_option_is_ignored_silently(argv: str, message: str, capsys: pytest.C
         ("topics create t --partitions two", "'two': give a number of 1 or more$"),
         (
             "topics alter-configs t --config a=b",
-            "unrecognized arguments: --config a=b; the command create has this option$",
+            "unrecognized arguments: --config a=...; the command create has this option$",
         ),
         ("topics alter-configs t --set a=1 --set a=2", "argument --set: a is given twice$"),
         ("read t --output o --option a=1 --option a=2", "argument --option: a is given twice$"),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from inspect import isfunction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -21,6 +22,7 @@ from stratalog.engine.cluster.groups import Groups
 from stratalog.engine.cluster.jobs import Jobs
 from stratalog.engine.cluster.looks import Looks
 from stratalog.engine.cluster.quorum import Quorum
+from stratalog.engine.cluster.recorded import Frame, operation
 from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import Transactions
 from stratalog.engine.driver.origin import operations_log, origin
@@ -140,6 +142,25 @@ def test_reads_appends_and_dry_runs_leave_no_event(live: LiveCluster) -> None:
     with pytest.raises(InvalidCallError):
         live.cluster.topics.create("t")
     assert events(live.cluster) == before
+
+
+@pytest.mark.parametrize("redacted", ["configs", ("confgs",)])
+def test_only_arguments_of_an_operation_can_be_redacted(redacted: Any) -> None:
+    """The letters of a str, and the former name of an argument, would redact nothing."""
+
+    def method(self: object, configs: object) -> None: ...
+
+    with pytest.raises(TypeError, match="are not its arguments"):
+        operation("x", redacted=redacted)(method)
+
+
+def test_the_log_of_a_failed_operation_has_no_login(live: LiveCluster, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise InvalidCallError("no answer from https://me:hunter2@host")
+
+    with caplog.at_level(logging.INFO, "stratalog"), pytest.raises(InvalidCallError):
+        Frame(ports_of(live.cluster), "mirror", {}).around(fail)
+    assert "mirror: failed: INVALID_REQUEST: no answer from https://host" in caplog.text
 
 
 def test_a_destructive_change_is_reported_before_it_happens(live: LiveCluster) -> None:

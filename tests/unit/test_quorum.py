@@ -302,6 +302,22 @@ def test_a_commit_that_wrote_nowhere_says_so() -> None:
         log.commit(config(1))
 
 
+def test_a_commit_whose_creates_get_no_answer_says_why() -> None:
+    quorum = Quorum()
+    (store,) = through = quorum.hooked()
+    log = quorum.log(through=through, patience=IMPATIENT)
+    log.claim()
+
+    def lost(what: str, name: str, call: Callable[[], object]) -> object:
+        if what == "create":
+            raise OutcomeUnknownError("timed out")
+        return call()
+
+    store.hook = lost
+    with pytest.raises(OutcomeUnknownError, match=r"read the metadata before you retry \(timed out\)"):
+        log.commit(config(1))
+
+
 def test_a_commit_that_reached_a_minority_has_an_unknown_outcome() -> None:
     quorum = Quorum(3)
     through = quorum.hooked()

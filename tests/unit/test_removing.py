@@ -150,7 +150,10 @@ def test_a_leader_that_does_not_know_the_bound_to_be_committed_says_what_to_do()
         log.add((b"a", value))
     names = [stored.name for stored in log.store.list("") if stored.name.endswith(".hw")]
     log.store.delete([name for name in names if int(name.rsplit("/", 1)[1].split(".")[0]) > 1])
-    with pytest.raises(RetriableError, match=r"above the last stable offset 1 .*run `stratalog replicate`"):
+    with pytest.raises(
+        RetriableError,
+        match=r": removal rule 1, below offset 2, extends above .* offset 1 .*run `stratalog replicate`",
+    ):
         log.apply(Rule(1, 2))
     assert len(log.replica.log(fresh=True).chain) == 3
 
