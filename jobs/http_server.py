@@ -60,15 +60,15 @@ def tls_context(cert: str, key: str | None, client_ca: str | None) -> ssl.SSLCon
     Raises: InvalidCallError for missing or invalid files.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    files = ", ".join(one for one in (cert, key, client_ca) if one)
     try:
         context.load_cert_chain(cert, key, password=_no_password)
         if client_ca is not None:
             context.load_verify_locations(client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
     except FileNotFoundError as error:
-        raise InvalidCallError(f"a file of the TLS options does not exist: {cert}, {key}, {client_ca}") from error
+        raise InvalidCallError(f"one of these files does not exist: {files}") from error
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError; a path with a NUL is a ValueError
-        files = ", ".join(one for one in (cert, key, client_ca) if one)
         raise InvalidCallError(f"{files} are not a certificate and its key in PEM: {error}") from error
     return context
 
