@@ -264,7 +264,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_erased_one(
     monkeypatch.setattr(erasing._Erasing, "remove", lambda _: live.driver().topics.delete("t"))
     report = live.erase(KEY)
     assert not report.whole
-    assert "was deleted meanwhile" in str(report.failures)
+    assert "was deleted in the meantime" in str(report.failures)
 
 
 def test_two_at_once_harm_nothing(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def _rewrite(work: RewriteWork) -> RewrittenSnapshot:
         log = leader_log(work.replicas)
         stored = dict(checkpoints_of(log)).get(work.source.name)
         if stored is None:
-            raise SourceChangedError(f"{leader}: snapshot {work.source} was deleted meanwhile: erase again")
+            raise SourceChangedError(f"{leader}: snapshot {work.source} was deleted in the meantime: erase again")
         source = _read(leader, stored)
         _write(work, leader, log, source)
         future = with_erasure(work.replicas, work.target, bound)
