@@ -96,7 +96,7 @@ class StratalogDataSource(DataSource):
         stream sinks.
         """
         if overwrite:
-            raise InvalidCallError('a log is only appended to: .outputMode("append")')
+            raise InvalidCallError('a log can only be appended to: use .outputMode("append")')
         check_version(
             SINK, f'writeStream.format("{FORMAT}")', "use foreachBatch with cluster.stream_writer(topic)"
         )

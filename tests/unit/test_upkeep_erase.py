@@ -193,7 +193,7 @@ def test_a_topic_that_was_tiered_is_refused_while_the_remote_tier_has_its_record
     folder = live.remote / live.cluster.image.topic("t").folder
     folder.mkdir()
     (folder / "left.parquet").write_bytes(b"x")
-    with pytest.raises(PolicyViolationError, match="and no table that says what they are"):
+    with pytest.raises(PolicyViolationError, match="but no table that lists them"):
         live.erase(KEY)
 
 

@@ -496,5 +496,5 @@ class _Erasing:
             erased_under[answer.key] = answer.partition_epoch
             for broker, error in missed[answer.key].items():
                 self._run.fail(f"{part} on broker {broker}", error)
-                self._run.notes.append(f"{part}: broker {broker} leaves the ISR, as it lacks the segments")
+                self._run.notes.append(f"{part}: broker {broker} leaves the ISR: it lacks the segments")
         return refused

@@ -192,7 +192,7 @@ class PublishedErasing:
             try:
                 found = {stored.name for stored in remote.walk(folder)}
                 why = (
-                    "a job wrote it before the topic stopped to publish its snapshots: run `stratalog vacuum` "
+                    "a job wrote it before the topic stopped publishing its snapshots: run `stratalog vacuum` "
                     "until it is deleted, then erase again"
                 )
             except StratalogError as error:

@@ -227,7 +227,9 @@ def _rewrite(work: RewriteWork) -> RewrittenSnapshot:
         future = with_erasure(work.replicas, work.target, bound)
         made = latest_snapshot(future.leader, future.leader.log())
         if made is None or made.snapshot_id.end_offset != bound:
-            raise SourceChangedError(f"{leader}: the snapshot of erasure {work.target} is not there: erase again")
+            raise SourceChangedError(
+                f"{leader}: the snapshot of erasure {work.target} does not exist: erase again"
+            )
     return RewrittenSnapshot(bound, source.size_bytes, made.size_bytes, copy_to_members(future))
 
 
