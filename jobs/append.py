@@ -73,7 +73,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--schema", metavar="DDL", help="schema of the input, for formats without a schema (csv, json)"
     )
-    source.add_argument("--where", metavar="EXPR", help="append only the rows that match")
+    source.add_argument("--where", metavar="EXPR", help="append only the rows for which EXPR is true")
     source.add_argument(
         "--select",
         metavar="EXPR",

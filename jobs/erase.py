@@ -12,13 +12,14 @@ keys.txt has one key per line. With --key-format json, keys have the form that t
 and parentheses, as in Spark SQL. Use stratalog read --where to see the records first. With --keys-file and
 --where, a record must match both.
 
-The files that had the records are deleted by the next run, after file.delete.delay.ms, or immediately with --now.
-The certificate lists what was erased, and what is not erased yet. It does not contain keys, only their digests.
-With these, stratalog verify --erased finds the keys in the bytes of every copy. In the remote tier, the objects
-that had the records are deleted too, and so are the older versions of the Delta table and of the Iceberg table. A
-topic is refused if its records cannot be erased everywhere, or if it is protected. The error then names the topic,
-and nothing is changed. In a topic with snapshots, the log starts at a snapshot without the keys after the erasure:
-all earlier records leave the log. If the topic publishes its snapshots, its table is replaced by that snapshot.
+The next run of erase deletes the files that had the records, once file.delete.delay.ms has passed. With --now,
+this run deletes them immediately. The certificate lists what was erased, and what is not erased yet. It does not
+contain keys, only their digests. With these, stratalog verify --erased finds the keys in the bytes of every copy.
+In the remote tier, the objects that had the records are deleted too, and so are the older versions of the Delta
+table and of the Iceberg table. A topic is refused if its records cannot be erased everywhere, or if it is
+protected. The error then names the topic, and nothing is changed. In a topic with snapshots, the log starts at a
+snapshot without the keys after the erasure: all earlier records leave the log. If the topic publishes its
+snapshots, its table is replaced by that snapshot.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def s3a_settings(
     if profile and spark_version.startswith("4.0."):
         if profile != environ.get("AWS_PROFILE"):
             raise UnsupportedStoreError(
-                f"bucket {bucket}: Spark 4.0 finds the profile {profile!r} only by the variable AWS_PROFILE: set "
+                f"bucket {bucket}: Spark 4.0 finds the profile {profile!r} only in the variable AWS_PROFILE: set "
                 "it where Spark runs, or use Spark 4.1 or later"
             )
         providers = tuple(_SDK_PROFILE_PROVIDER if each == _PROFILE_PROVIDER else each for each in providers)

@@ -1,11 +1,11 @@
 """The jars that Spark needs in addition to pyspark's, fetched once and kept on disk.
 
 ``conf/jars.xml`` pins each jar; jars that must fit Spark or its Hadoop are pinned to the installed pyspark.
-``python -m stratalog.jobs.jars`` fetches them with the Ivy that pyspark ships; later sessions need no network.
-The file has two sets: ``delta`` and ``s3``. Other files of ``conf`` pin jars that are fetched only on request, by
-the file's name. ``azure`` and ``gcs`` let Spark read ``abfss://`` and ``gs://``; sessions use them once they are
-fetched. ``kafka`` and ``mirror-maker`` are for comparisons with Kafka and its MirrorMaker. ``consumer-tests`` has
-the tests of Kafka's Java consumer.
+``python -m stratalog.jobs.jars`` fetches them with the Ivy that pyspark ships; later sessions need no network. The
+file has two sets: ``delta`` and ``s3``. Other files of ``conf`` pin jars that are fetched only if you give the
+file's name, such as ``azure``, as an argument. ``azure`` and ``gcs`` let Spark read ``abfss://`` and ``gs://``;
+sessions use them once they are fetched. ``kafka`` and ``mirror-maker`` are for comparisons with Kafka and its
+MirrorMaker. ``consumer-tests`` has the tests of Kafka's Java consumer.
 """
 
 from __future__ import annotations

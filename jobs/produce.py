@@ -9,7 +9,8 @@ r"""Append lines of standard input or a file to a topic; needs no Spark.
 Each line is one value, unchanged. For a typed topic, the line is JSON, or plain text if the type is STRING. With
 --key-separator the text before the separator is the key, in the same form. With --format json each line is a
 record as tail prints it: an object with value, key, headers and timestamp, all optional; partition and offset are
-ignored. Bytes are a string, or {"base64": "..."}. A record without a timestamp gets the time of the append.
+ignored. Bytes are written as a string, or as {"base64": "..."}. A record without a timestamp gets the time of the
+append.
 
 A batch is appended when it has --batch lines, or when no line has arrived for --linger. If a line does not fit the
 topic, the error names the line, and no line of its batch is appended. With --producer and --sequence, all lines

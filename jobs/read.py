@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_declared(begin, _METHOD, only=["start", "last"], special=special)
     begin.add_argument("--group", metavar="NAME", help="start at the offsets of this consumer group")
     add_declared(parser, _METHOD, leave_out=["topic", "pattern", "start", "last"])
-    parser.add_argument("--where", metavar="EXPR", help="read only the records that match")
+    parser.add_argument("--where", metavar="EXPR", help="read only the records for which EXPR is true")
     add_dry_run(parser, "list the files that would be scanned; needs no Spark")
     parser.add_argument(
         "--explain", action="store_true", help="like --dry-run, but print a readable summary with totals"

@@ -1,5 +1,5 @@
-"""Move replicas to other brokers, by a plan in Kafka's JSON format or by options such as --drain. Also shows the
-progress of reassignments, and cancels them.
+"""Move replicas to other brokers, according to a plan in Kafka's JSON format or to options such as --drain. Also
+shows the progress of reassignments, and cancels them.
 
 New replicas are copied first, at the speed of --throttle; old replicas are removed when all new replicas are in
 sync. If a run stops halfway, the next run of replicate continues at the same throttle. --cancel reverts
@@ -68,7 +68,7 @@ def moves(text: str) -> dict[int, int]:
             raise argparse.ArgumentTypeError(f"{text!r}: write moves as FROM:TO, separated by commas")
         source, destination = int(pair[0]), int(pair[1])
         if source == destination or source in found:
-            raise argparse.ArgumentTypeError(f"{text!r}: give broker {source} only one target, another broker")
+            raise argparse.ArgumentTypeError(f"{text!r}: move broker {source} to exactly one other broker")
         found[source] = destination
     return found
 

@@ -1,4 +1,4 @@
-"""The loop of jobs that run repeatedly, so that no service is necessary."""
+"""Runs a job repeatedly (``--every``), so that no service is necessary."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """A SPARK_HOME from which Python workers import PySpark's compiled modules.
 
 Spark puts ``$SPARK_HOME/python/lib/pyspark.zip`` first on the path of its Python workers. Python compiles the
-modules of an archive at each start, which takes about 0.7 s of each streaming query and of each first task of a
-kind. The home that this module makes has a folder by the name of each archive, with a link to the package.
+modules of an archive at each start, so each streaming query, and the first task of each kind, takes about 0.7 s
+longer. In the home that this module makes, each archive is replaced by a folder of the same name, which contains a
+link to the package.
 """
 
 from __future__ import annotations

@@ -10,9 +10,10 @@ A line has partition, offset, timestamp, key and value, separated by tabs. Keys 
 tab, \\n and \\r end a line, \\\\ is a backslash; \\xff is a byte that is not UTF-8, and \\u202e is a character
 that could control a terminal. A time beyond the year 9999 is printed in microseconds. --format hex and base64
 print the bytes of keys and values; a typed value is printed as the bytes of its JSON. --format json prints one
-object per line. Bytes are a string if they are UTF-8, otherwise {"base64": "..."}. --format avro also decodes
-values with --schema; confluent-avro expects a schema id before each value. The report goes to standard error. With
---json, it is the last line of standard output instead, and records are printed as JSON unless you give --format.
+object per line. Bytes are a string if they are UTF-8, otherwise {"base64": "..."}. --format avro decodes values
+with the schema in --schema; confluent-avro expects a schema id before each value. The report goes to standard
+error. With --json, it is the last line of standard output instead, and records are printed as JSON unless you give
+--format.
 """
 
 from __future__ import annotations

@@ -92,6 +92,6 @@ def _varied(values: Sequence[bytes | None], data_type: pa.DataType) -> pa.Array:
     ends = np.zeros(len(held) + 1, np.int64)
     np.cumsum(list(map(len, held)), out=ends[1:])
     if ends[-1] > _MOST_BYTES:
-        raise OverflowError(f"{ends[-1]:,} bytes are too many for a column, which has at most {_MOST_BYTES:,}")
+        raise OverflowError(f"{ends[-1]:,} bytes are too many for a column, which can hold {_MOST_BYTES:,}")
     buffers = [validity(values), pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(held))]
     return pa.Array.from_buffers(data_type, len(held), buffers)

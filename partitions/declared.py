@@ -210,7 +210,7 @@ class _Ddl:
 
     def _type(self, levels: int) -> Any:
         if levels == 0:
-            raise InvalidCallError(f"a declared schema nests types at most {MOST_NESTED} deep")
+            raise InvalidCallError(f"a declared schema can nest types at most {MOST_NESTED} levels deep")
         kind, word = self._next()
         name = word.lower()
         if kind != "word" or name not in _NAMES:

@@ -72,11 +72,11 @@ def _grown(present: Any, wanted: Any, path: str, added: list[str], *, widens: bo
 
 
 _ONLY = (
-    "a declared schema only grows, by nullable fields at the end of a struct, and by wider types: a larger whole "
-    "number, FLOAT to DOUBLE, DATE to TIMESTAMP_NTZ, and a DECIMAL to one with a larger scale and at least as "
-    "many digits before the point, such as DECIMAL(9, 2) to DECIMAL(20, 3)"
+    "a declared schema can only grow: it gets nullable fields at the end of a struct, or wider types (a larger "
+    "whole number, FLOAT to DOUBLE, DATE to TIMESTAMP_NTZ, or a DECIMAL to one with a larger scale and at least "
+    "as many digits before the point, such as DECIMAL(9, 2) to DECIMAL(20, 3))"
 )
-_KEY = "a key only grows, by nullable fields at the end of a struct: the hash of a key depends on its type"
+_KEY = "a key can only get nullable fields at the end of a struct, because the hash of a key depends on its type"
 
 _WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 

@@ -9,7 +9,7 @@ For named producers the state contains more, because their appends may be repeat
 day, a stream continues from a checkpoint. Offsets and digests of the last five appends (as in Kafka) show whether
 a repeated append has the same records. Runs of sequences, which stay small for a long time, show whether an older
 sequence was appended at all. If the sequence was appended, but its records can no longer be compared, the append
-is refused. An append that comes too late is also refused. The answer never claims more than is known.
+is refused. An append that arrives too late is also refused. The answer never claims more than is known.
 
 For a transactional producer the state also contains the start of its open transaction. Each transaction has its
 own producer epoch (KIP-890): the decision to end it raises the epoch by one, and the marker has the raised epoch.
@@ -205,9 +205,9 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
     if last is None or append.epoch > last.epoch or append.sequence > last.sequence:
         if append.late:
             raise OutOfOrderSequenceNumberError(
-                f"{what}: sequence {append.sequence} of producer {append.producer_id!r} comes "
-                "too late: other partitions already have later sequences, and this partition "
-                "never had records of this sequence"
+                f"{what}: sequence {append.sequence} of producer {append.producer_id!r} is too "
+                "old to append: other partitions already have later sequences, and this "
+                "partition never had records of this sequence"
             )
         return None
     for past in last.lately:
@@ -224,7 +224,7 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
         )
     raise OutOfOrderSequenceNumberError(
         f"{what}: sequence {append.sequence} of producer {append.producer_id!r} was never appended here, and "
-        f"comes too late: sequence {last.sequence} was already appended; give new records a new sequence"
+        f"sequence {last.sequence} already was, so it is too late to append it: give new records a new sequence"
     )
 
 

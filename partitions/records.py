@@ -124,7 +124,7 @@ def type_from_json(text: str) -> pa.DataType:
 
 def _arrow(node: Any, levels: int) -> pa.DataType:
     if levels == 0:
-        raise InvalidCallError(f"a declared schema nests types at most {MOST_NESTED} deep")
+        raise InvalidCallError(f"a declared schema can nest types at most {MOST_NESTED} levels deep")
     match node:
         case str() if node in _PRIMITIVES:
             return _PRIMITIVES[node]

@@ -271,7 +271,7 @@ class Replica:
 
     @_own
     def lineage(self, listing: Listing, up_to: int | None = None) -> Lineage:
-        """The lineage of the greatest epoch that the replica has joined (at most ``up_to``); empty without one."""
+        """The lineage of the greatest epoch that the replica has joined (at most ``up_to``); empty if none."""
         joined = [(name.epoch, stored) for name, stored in listing.epochs if up_to is None or name.epoch <= up_to]
         if not joined:
             return Lineage()

@@ -145,7 +145,7 @@ def format_root(
         found = read_broker_file(store)
         if found is None:
             raise BrokerUnreachableError(
-                f"{store.uri}: broker.json was created and deleted at the same time; try again"
+                f"{store.uri}: broker.json was deleted immediately after another driver created it; try again"
             )
     check_broker_file(found, store, cluster_id, broker_id)
     return found

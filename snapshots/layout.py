@@ -62,7 +62,7 @@ def encode_mark(mark: Mark) -> dict[bytes, bytes]:
 
 
 def decode_mark(metadata: Mapping[bytes, bytes], what: str) -> Mark:
-    """The mark of the file ``what``.
+    """Decode the mark in the footer ``metadata`` of the file ``what``.
 
     Raises: CorruptSegmentError if the file is not a snapshot; CorruptionError if it is a snapshot of a later
     version.

@@ -223,7 +223,7 @@ def auxiliary_state(remote: Store, folder: str, segment: RemoteSegment) -> Auxil
     footer = read_remote(remote, folder, segment).footer
     if footer.producers_since is not None:
         raise CorruptSegmentError(
-            f"{segment.path} does not contain the state of all producers, which every remote segment must"
+            f"{segment.path} lacks the state of some producers: a remote segment must have the state of all"
         )
     lineage = Lineage(entry for entry in footer.lineage if entry[1] < segment.next_offset)
     return AuxiliaryState(segment.next_offset, lineage, without_transactions(applied({}, footer.producers)))

@@ -157,7 +157,7 @@ def found_object(remote: Store, name: str) -> StoredObject:
         return remote.stat(name)
     except FileNotFoundError as error:
         raise SourceChangedError(
-            f"{remote.uri_of(name)} was created, but was deleted meanwhile; plan again"
+            f"{remote.uri_of(name)} was created, but has already been deleted; plan again"
         ) from error
 
 

@@ -147,7 +147,7 @@ def check_nesting(text: bytes) -> None:
     """
     bare = _STRING.sub(b"", text)
     if _depth(bare) > MOST_DEPTH:
-        raise ValueError(f"its brackets nest more than {MOST_DEPTH} deep")
+        raise ValueError(f"its brackets nest more than {MOST_DEPTH} levels deep")
     if _hidden(text) - _brackets(bare) <= MOST_DEPTH:
         return
     for found in _STRING.finditer(text):

@@ -59,7 +59,7 @@ def _unpacked_bytes(data: bytes, most_bytes: int) -> int:
     schema = parse_json(described.get(b"avro.schema", b""))
     width, walk = _type_of(schema)
     if width == 0:
-        raise ValueError("its records may be of zero bytes")
+        raise ValueError("its records may have zero bytes")
     at, total = at + _SYNC_BYTES, 0
     while at < len(data):
         count, at = _number(data, at)

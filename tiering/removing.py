@@ -174,7 +174,7 @@ def _rewrite(
 
     def state() -> ProducerState:
         raise CorruptSegmentError(
-            f"{segments[0].path} does not contain the state of all producers, which every remote segment must"
+            f"{segments[0].path} lacks the state of some producers: a remote segment must have the state of all"
         )
 
     rebuilt, there, found = bring(

@@ -78,9 +78,9 @@ class AvroValues:
 
 
 class AvroRecords(AvroValues):
-    """See ``stratalog.bridges.formats.decoder.Decoder``. With a registry a value is read by the schema of its id,
-    and resolved to the schema of the file (Avro, "Schema Resolution"); without one, the schema of the file decodes
-    all values.
+    """See ``stratalog.bridges.formats.decoder.Decoder``. With a registry, a value is decoded with the schema of
+    its id, and resolved to the schema of the file (Avro, "Schema Resolution"). Without a registry, the schema of
+    the file decodes all values.
     """
 
     def __init__(self, path: Path, *, framed: bool, registry: SchemaRegistry | None = None) -> None:

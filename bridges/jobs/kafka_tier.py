@@ -5,11 +5,11 @@
   stratalog kafka_tier read s3://kafka-tier trips --layout aiven --bootstrap kafka-1:9092 --start 2026-06-01
   stratalog kafka_tier read s3://kafka-tier trips --layout aiven --bootstrap kafka-1:9092 --output trips.parquet
 
-topics lists the offsets of each partition. segments lists the segments that are read, and the ignored segments
-with the reason. read shows records, counts them, or writes them to a Parquet file. Offsets are unclear if the tier
-has no usable segment for them, or no proof that the segment belongs to the log's current history. read fails on
-unclear offsets unless you leave them out. The command needs more packages: pip install 'stratalog[kafka-tier]',
-and with --bootstrap also 'stratalog[kafka]'.
+topics lists the offsets of each partition. segments lists the segments that read uses, and the segments that it
+ignores, each with the reason. read shows records, counts them, or writes them to a Parquet file. Offsets are
+unclear if the tier has no usable segment for them, or no proof that the segment belongs to the log's current
+history. read fails on unclear offsets unless you leave them out. The command needs more packages: pip install
+'stratalog[kafka-tier]', and with --bootstrap also 'stratalog[kafka]'.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SPECIAL: Special = {
 _COMMANDS = {
     "topics": (
         "describe",
-        "list the offsets that the tier has of each partition, and the unclear offsets with the reason",
+        "list the offsets of each partition that the tier has, and the unclear offsets with the reason",
     ),
     "segments": (
         "segments",

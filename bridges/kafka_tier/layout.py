@@ -24,7 +24,7 @@ from stratalog.partitions.store import Store
 
 GROUP = "stratalog.kafka_tier_layouts"
 MOST_INDEX_BYTES = 64 * 1024 * 1024
-"""The maximum size of an index. Kafka's indexes have 10 MiB by default (``segment.index.bytes``)."""
+"""The maximum size of an index. Kafka's indexes take up to 10 MiB by default (``segment.index.bytes``)."""
 
 
 class MissingKeyError(InvalidCallError):

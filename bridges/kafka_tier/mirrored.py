@@ -243,7 +243,7 @@ class TieredSource:
         return replace(left, start=end, leader_epoch=epoch)
 
     def _is_unknown(self, error: StratalogError) -> bool:
-        """Whether the records are unknown to this tier for good, or the brokers have them."""
+        """Whether this tier will never know the records, or the brokers have them."""
         if self._brokers is not None or isinstance(error, SourceChangedError):
             return True
         return not isinstance(error, RetriableError | MissingKeyError | EnvironmentUnusableError)

@@ -99,7 +99,7 @@ def plan_live(
 
 
 def _offset(bound: OffsetBound, partition: int, live: LiveTopic, what: str) -> int | None:
-    """The offset of a bound; None without one."""
+    """The offset of a bound; None without a bound."""
     if isinstance(bound, Mapping):
         unknown = [key for key in bound if key not in live.boundaries]
         if unknown:

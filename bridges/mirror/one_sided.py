@@ -148,8 +148,8 @@ class _KeptKeys:
 
 
 def _explained(offsets: Iterable[np.ndarray], marks: Superseded, bound: int) -> Iterator[tuple[int, bool | None]]:
-    """The offsets, each with whether a rule explains that a side lacks it; None if no rule covers the offset,
-    because it is not below ``bound``.
+    """The offsets. The bool says whether a rule explains that a side lacks the offset; None if no rule covers the
+    offset, because it is not below ``bound``.
     """
     for some in offsets:
         below = some[some < bound]

@@ -27,7 +27,7 @@ MOST_ROWS = 1_000_000
 MOST_TIMESTAMP_MS = (2**63 - 1) // 1000
 """The log holds microseconds in 64 bits: a Kafka timestamp above this, or below its negative, does not fit."""
 NO_TIMESTAMP_MS = -1
-"""Kafka's timestamp of a record without one (``RecordBatch.NO_TIMESTAMP``)."""
+"""Kafka's value for a missing timestamp (``RecordBatch.NO_TIMESTAMP``)."""
 _CONTROL = pa.field("control", pa.int32())
 
 

@@ -292,7 +292,7 @@ def _policy(seen: SeenPartition) -> str:
 def _limits(ms: int, size_bytes: int) -> str:
     limits = [] if ms == UNLIMITED else [_span(ms)]
     limits += [] if size_bytes == UNLIMITED else [bytes_text(size_bytes)]
-    return " or ".join(limits) or "for good"
+    return " or ".join(limits) or "forever"
 
 
 def _span(ms: int) -> str:

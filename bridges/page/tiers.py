@@ -86,8 +86,8 @@ def tiered_log(
 
 
 def _live(copy: Listing, start: int) -> Iterator[tuple[DataFile, bool]]:
-    """The data files, each with whether it is still part of the log: neither below its start nor replaced by a
-    segment.
+    """The data files. The bool says whether a file is still part of the log: neither below its start nor replaced
+    by a segment.
     """
     covered = 0
     for file in sorted(copy.data, key=lambda file: (file.name.base_offset, -file.name.least_end)):

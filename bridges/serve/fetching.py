@@ -28,7 +28,7 @@ MOST_BYTES = 4 * 1024 * 1024
 """The limit of an answer's records in memory; each partition may have at least one record."""
 _LONGEST_WAIT_S = 30.0
 _TIMEOUT_S = 20.0
-"""The time-out of a fetch, below the time-outs of clients (Kafka's request.timeout.ms is 30 s)."""
+"""The timeout of a fetch, below the timeouts of clients (Kafka's request.timeout.ms is 30 s)."""
 _MOST_QUIET = 10_000
 
 

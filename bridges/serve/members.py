@@ -30,7 +30,7 @@ from stratalog.partitions.identity import NewId
 _FIRST_S = 0.5
 """Kafka's group.initial.rebalance.delay.ms (3 s in Kafka): consumers that start together join one generation."""
 _LONGEST_S = 1800.0
-"""The limit of a session's and a rebalance's time-out: Kafka's group.max.session.timeout.ms."""
+"""The limit of a session's and a rebalance's timeout: Kafka's group.max.session.timeout.ms."""
 _LONGEST_NAME = 255
 _MOST_MEMBERS, _MOST_BYTES = 1_000, 4 * 1024 * 1024
 """The limits for all groups together: number of members, and bytes of subscriptions and assignments."""
@@ -309,7 +309,7 @@ class GroupMembers:
         return len(others) < _MOST_MEMBERS and sum(one.size_bytes for one in others) + size_bytes <= _MOST_BYTES
 
     def _lives(self, group: ServedGroup, member: ServedMember) -> None:
-        """Restart the member's session time-out."""
+        """Restart the member's session timeout."""
         _cancel(member.expiry)
         member.expiry = asyncio.get_running_loop().call_later(member.session_s, self._expired, group, member)
 

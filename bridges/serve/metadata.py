@@ -39,7 +39,7 @@ MAX_AGE_S = 10.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_OFFSET = -1
 _TIMEOUT_S = 20.0
-"""The limit of look-ups of single partitions, below the time-outs of clients."""
+"""The limit of lookups of single partitions, below the timeouts of clients."""
 _HALF = 2**64
 _NOT_ASKED = -(2**31)
 """The value that means that authorized operations are not supported."""
@@ -108,7 +108,7 @@ class ServedMetadata:
         return {"throttle_time_ms": 0, "error_code": ErrorCode.NONE, "error_message": None, **found}
 
     def offsets(self, request: KafkaRequest) -> Fields:
-        """ListOffsets: one look-up per topic and kind of position; after an error, one per partition."""
+        """ListOffsets: one lookup per topic and kind of position; after an error, one per partition."""
         level = isolation_level(request.body)
         wanted = {key: one["timestamp"] for key, one in partitions_of(request.body).items()}
         image = self.image_with(wanted)

@@ -159,7 +159,7 @@ def unfence(
     incarnation is registered as such, and its replicas must catch up before they join an ISR. The report has one
     row per broker.
 
-    Raises: UnknownBrokerError; StaleBrokerError if a broker is registered at the same time; RetriableError kinds,
+    Raises: UnknownBrokerError; StaleBrokerError if a broker is registered in the meantime; RetriableError kinds,
         OutcomeUnknownError. A root that does not answer, or belongs to another cluster or broker, is a failure in
         the report.
     """

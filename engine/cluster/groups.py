@@ -140,7 +140,7 @@ class Groups:
         Args:
             if_exists: succeed with an empty report if the group does not exist
 
-        Raises: GroupIdNotFoundError; NonEmptyGroupError if the group commits at the same time: nothing was
+        Raises: GroupIdNotFoundError; NonEmptyGroupError if the group commits in the meantime: nothing was
             changed.
         """
         return admin.delete_group(*self._ports.all, group, if_exists=if_exists, dry_run=dry_run)

@@ -115,9 +115,8 @@ class RecordReader:
 
 
 def _segment(piece: FileSlice) -> Segment:
-    return read_segment(
-        piece.store, piece.file, remembered=True
-    )  # names of the remote tier can be keys too: see ``_File``
+    # Files of the remote tier can also be remembered by name: see ``_File``.
+    return read_segment(piece.store, piece.file, remembered=True)
 
 
 def _key(store: Store, file: DataFile) -> _File:

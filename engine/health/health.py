@@ -133,8 +133,8 @@ def _broker_figures(sight: Sight, found: Sequence[HealthFinding]) -> dict[str, i
 
 _EFFECTS = {
     "OfflinePartitionsCount": (
-        "{n} partition{s} {have} no leader, so {them} cannot be read or appended to (if the storage is lost for "
-        "good: elect --unclean)"
+        "{n} partition{s} {have} no leader, so {them} cannot be read or appended to (if the storage is "
+        "permanently lost: elect --unclean)"
     ),
     "UnderMinIsrPartitionCount": "{n} partition{s} {have} fewer members of the ISR than min.insync.replicas: "
     "acks=all is refused",
@@ -152,8 +152,8 @@ _ORDER = [*Severity]
 
 def by_cause(away: Sequence[HealthFinding], others: Iterable[HealthFinding]) -> list[HealthFinding]:
     """Return the findings that are not effects of other findings. Each effect (``HealthFinding.because``) is
-    listed in ``affected`` of its causes instead. If no majority of the voters answers, the missing majority is the
-    only finding about the brokers that cause it. ``away``: a finding for each cause.
+    listed in ``affected`` of its causes instead. If no majority of the voters answers, this is the only finding
+    about the brokers that do not answer. ``away``: a finding for each cause.
     """
     causes = {_cause(one): one for one in away}
     rest: list[HealthFinding] = []

@@ -83,7 +83,7 @@ def _offline(sight: Sight, isr: tuple[int, ...], views: list[PartitionView]) -> 
     if not isr:
         what, do = (
             "no leader: the storage of the last ISR members is lost. The command elects another replica as "
-            "leader; records that only the lost storage had are then gone for good. First check the plan "
+            "leader; records that only the lost storage had are then permanently lost. First check the plan "
             "(--dry-run)",
             unclean,
         )
@@ -92,7 +92,7 @@ def _offline(sight: Sight, isr: tuple[int, ...], views: list[PartitionView]) -> 
     else:
         what = (
             f"no member of the ISR ({_brokers(isr)}) answers, so the partition cannot be read or appended to. "
-            "Bring a member back, then run the command; if all members are lost permanently: elect --unclean"
+            "Bring a member back, then run the command; if all members are permanently lost, use elect --unclean"
         )
         do = root_remedy(sight, isr[0])
     found = _of_views(Severity.ERROR, OFFLINE, views, what, do)

@@ -76,7 +76,7 @@ class SeenFolder:
     path: str
     space: FolderSpace | None
     read_only: tuple[str, ...]
-    """The root, or folders of the log in it, in which this process may not create files."""
+    """The root, or folders of the log in it, in which this process is not allowed to create files."""
     unwritable: UnwritableStorageError | None = None
     """The reason why no process may create files: the file system is read-only or full."""
 

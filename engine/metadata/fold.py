@@ -327,7 +327,7 @@ class _ImageDraft:
             case _:
                 assert_never(record.resource)
 
-    # ------------------------------------------------------------------------------ look-ups
+    # ------------------------------------------------------------------------------ lookups
 
     def _broker(self, broker_id: int) -> BrokerImage:
         if broker_id not in self._brokers:

@@ -90,7 +90,7 @@ class UnfenceBrokerRecord(_TypedRecord, frozen=True):
 
 
 class UnregisterBrokerRecord(_TypedRecord, frozen=True):
-    """The broker is removed for good; no partition has a replica there."""
+    """The broker is permanently removed; no partition has a replica there."""
 
     broker_id: Int64
 

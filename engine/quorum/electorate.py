@@ -10,13 +10,13 @@ The electorate
       is committed, so a majority of C' has the record of the change. The listed majority of C includes one of
       these voters. So the greatest listed log has the record, and the driver lists a majority of C' before it
       trusts any log. The driver repeats this step up to the current electorate.
-    * *Two drivers of one epoch* have each claimed the epoch on a majority of the electorate in force in the log
-      that the driver continues (otherwise the driver starts again). If the electorates are equal or adjacent, the
-      majorities intersect, and exclusive create decides. If the electorates are further apart, a change from C
-      (the electorate that one driver still knows) was committed in an earlier epoch. Some voter had no claim above
-      that epoch when it was counted for the change, and the driver that still knows C listed that voter. If the
-      driver listed the voter before the record arrived, the driver's claim was there first, and the voter was not
-      counted; if the driver listed the voter later, the driver saw the record.
+    * *Two drivers of one epoch* have each claimed the epoch on a majority of the electorate that is in force in
+      the log that this driver continues. (Without such a majority, a driver starts again.) If the electorates are
+      equal or adjacent, the majorities intersect, and exclusive create decides. If the electorates are further
+      apart, a change from C (the electorate that one driver still knows) was committed in an earlier epoch. Some
+      voter had no claim above that epoch when it was counted for the change, and the driver that still knows C
+      listed that voter. If the driver listed the voter before the record arrived, the driver's claim was there
+      first, and the voter was not counted; if the driver listed the voter later, the driver saw the record.
     * *A commit of a change* is in effect when a majority of each of the two electorates shows it.
     * *A change on top of an uncommitted change* would make the electorates differ by two voters. ``commit``
       refuses a batch that changes the voters unless this driver has committed everything before that batch in this
@@ -215,7 +215,7 @@ class Electorate:
 
 
 def proven_by(survey: Survey, contents: Contents, known: LogState, hint: LogState) -> LogState:
-    """The log that a survey proves to be committed, for a driver that may not write. If the log without its last
+    """The log that a survey proves to be committed, for a driver without write access. If the log without its last
     batches ends with an unreadable file, the voter of that file is left out, as if it were unreachable.
 
     Raises: UnprovenError; RetriableError kinds.

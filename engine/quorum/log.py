@@ -150,8 +150,8 @@ class MetadataLog:
 
     def _committed_state(self) -> LogState:
         """The committed log. A reader may have to finish the work of other drivers: copy their last batch, and
-        finally claim an epoch and commit an empty batch. A reader that may not write answers with the log that its
-        listings prove. Raises: see ``committed_log``.
+        finally claim an epoch and commit an empty batch. A reader without write access answers with the log that
+        its listings prove. Raises: see ``committed_log``.
         """
         unproven, refused = "", False
         for attempt in self._patience.attempt(self._clock, self._rng):

@@ -113,7 +113,7 @@ class VoterLook:
 
     @property
     def snapshot_end(self) -> int:
-        """The end of the latest snapshot on this voter; 0 without one."""
+        """The end of the latest snapshot on this voter; 0 if there is none."""
         return max((name.end_offset for name in self.checkpoints), default=0)
 
 

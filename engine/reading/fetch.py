@@ -174,7 +174,7 @@ def fetch(
     client: ClientMetadata = NOWHERE,
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
 ) -> Fetched:
-    """Fetch the records of a partition starting at ``offset``; see ``Cluster.fetch``, also for the errors."""
+    """Fetch the records of a partition starting at ``offset``. Raises: see ``Cluster.fetch``."""
     offsets = {(topic, partition): OffsetAndMetadata(offset, leader_epoch)}
     outcomes = fetch_many(
         metadata,

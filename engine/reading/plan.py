@@ -200,9 +200,9 @@ def check_range(what: str, start: int, end: int, log_start: int, high_watermark:
     if max(start, end) >= _A_TIME:
         held += "; a number is an offset: give a time as a datetime, or as text such as 2013-06-01"
     if start > high_watermark:
-        raise OffsetOutOfRangeError(f"{what}: start {start} is beyond the end: {held}")
+        raise OffsetOutOfRangeError(f"{what}: start {start} is above the high watermark: {held}")
     if end > high_watermark:
-        raise OffsetOutOfRangeError(f"{what}: end {end} is beyond the end: {held}")
+        raise OffsetOutOfRangeError(f"{what}: end {end} is above the high watermark: {held}")
     if start > end:
         raise OffsetOutOfRangeError(f"{what}: start {start} is after end {end}")
     if start < log_start:

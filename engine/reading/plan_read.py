@@ -22,7 +22,7 @@ from stratalog.engine.driver.memory import Memory
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.reading.bounds import Committed, OffsetBound, ReadQuery
+from stratalog.engine.reading.bounds import ALL_BOUNDS, Committed, OffsetBound, ReadQuery
 from stratalog.engine.reading.last import leader_has_last, start_of_last
 from stratalog.engine.reading.list_offsets import offset_at, takes_remote
 from stratalog.engine.reading.look import (
@@ -86,8 +86,8 @@ def plan_again(
 ) -> ReadPlan:
     """Plan the same offsets again, with their current files, after merges, tiering or moves.
 
-    Raises: OffsetOutOfRangeError when retention has deleted some of the offsets and the read may not skip them, or
-        when an unclean election has replaced records; UnknownTopicOrPartitionError when the topic was created
+    Raises: OffsetOutOfRangeError when retention has deleted some of the offsets and the read must not skip them,
+        or when an unclean election has replaced records; UnknownTopicOrPartitionError when the topic was created
         again; see ``plan_read``.
     """
     return look_again(metadata, storage, lambda: _plan_again_once(metadata, storage, clock, memory, plan, client))
@@ -282,7 +282,7 @@ class _Query:
                 return view.log_start_offset
             case int():
                 return bound
-        raise InvalidCallError(f"{name} = {bound!r} is not a valid read bound")
+        raise InvalidCallError(f"{name} = {bound!r} is not a valid read bound: give {ALL_BOUNDS}")
 
     def _resolved(self, state: PartitionState, name: str, bound: OffsetBound) -> int | None:
         """The offset of a bound; None without a bound. Raises: OffsetNotAvailableError, see ``latest``."""
@@ -299,7 +299,7 @@ class _Query:
                 if isinstance(found, UnknownOffset):
                     raise OffsetOutOfRangeError(found.reason)
                 return found
-        raise InvalidCallError(f"{name} = {bound!r} is not a valid read bound")
+        raise InvalidCallError(f"{name} = {bound!r} is not a valid read bound: give {ALL_BOUNDS}")
 
     def _of_commit(self, state: PartitionState, commit: OffsetCommit) -> int:
         """Raises: LogTruncationError when the log differs from the records that the group has read (KIP-320)."""

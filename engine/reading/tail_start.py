@@ -174,7 +174,7 @@ def begins_at(
 
 def in_range(state: PartitionState, at: OffsetAndMetadata, options: TailOptions) -> OffsetAndMetadata:
     """The position to continue from at an offset that the log may no longer have. If the leader epoch is known, a
-    fetch checks the history. A tail that ends at this offset may not fetch, so the history is checked now.
+    fetch checks the history. A tail that ends at this offset might not fetch, so the history is checked now.
 
     Raises: OffsetOutOfRangeError when ``auto_offset_reset`` is ``none``; UnknownLeaderEpochError.
     """
@@ -226,7 +226,7 @@ def notes_on_snapshots(
     starts = {state.leader.view.partition: state.positions.log_start for state in states}
     return [
         f"{topic}-{partition}: only its snapshot has the records before offset {at.offset}: cluster.read_snapshot "
-        "returns the latest one of each key"
+        "returns the latest record of each key"
         for partition, at in sorted(begin.items())
         if 0 < starts[partition] == at.offset
     ]

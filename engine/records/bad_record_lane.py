@@ -61,7 +61,9 @@ def bad_record_policy(on_bad_record: str, bad_record_topic: str | None, topic: s
     if bad_record_topic is not None:
         check_not_internal(bad_record_topic, "append bad records to")
         if bad_record_topic == topic:
-            raise InvalidCallError(f"bad_record_topic is {topic!r}, which cannot hold them: name another topic")
+            raise InvalidCallError(
+                f"bad_record_topic is {topic!r}, the topic that cannot hold the records: name another topic"
+            )
     return LeaveOut(bad_record_topic)
 
 

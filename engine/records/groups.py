@@ -249,8 +249,8 @@ def lag(metadata: MetadataClient, storage: Storage, execution: Execution, memory
         run.add(msgspec.structs.replace(row, expires=expires) for row in rows)
         run.notes += [
             f"{row.topic}-{row.partition}: the committed offset {row.committed} is beyond the log end "
-            f"{row.log_end}: a consumer that continues there gets OFFSET_OUT_OF_RANGE, or misses the records up "
-            "to it; to move it, use groups reset-offsets"
+            f"{row.log_end}. A consumer that continues there gets OFFSET_OUT_OF_RANGE, or misses the records "
+            "below that offset. Move the group's offset with groups reset-offsets"
             for row in rows
             if row.beyond_end is not None
         ]

@@ -221,7 +221,7 @@ class _Given:
                 )
 
     def unknown(self, columns: RowColumns, topic: TopicImage, *, whole: bool) -> list[UnknownField]:
-        """The fields that the topic's type lacks, and the columns of which records have no part. Other columns of
+        """The fields that the topic's type lacks, and the columns that no part of a record uses. Other columns of
         a frame are ignored if the caller names the value's column, that is, unless ``whole``.
         """
         schema = schema_of(topic.key_schema, topic.value_schema)

@@ -1,4 +1,4 @@
-"""Replaces leaders with damaged storage by another member of the ISR (protocol section 1).
+"""Makes another member of the ISR the leader if a leader's storage is damaged (protocol section 1).
 
 When a copy or read finds that a leader's bytes differ from the bytes that were written, the leader resigns here.
 Its damaged file is replaced immediately, while the replica is outside the ISR. Without this repair, the replica
@@ -116,7 +116,7 @@ def check_aside(metadata: MetadataClient, view: PartitionView, broker: int, *, i
     last = in_place and view.leader == broker and set(view.isr) == {broker} and not view.adding
     if not is_current(metadata.image(), view):
         raise InvalidUpdateVersionError(
-            f"{what}: another driver changed the partition at the same time; run the command again"
+            f"{what}: another driver changed the partition in the meantime; run the command again"
         )
     if not aside and not last:
         raise InvalidUpdateVersionError(f"{what} is in the ISR {sorted(view.isr)}, so its files were not changed")

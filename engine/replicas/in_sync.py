@@ -170,7 +170,7 @@ def propose(
         state = states[key]
         match answer:
             case Altered(_, _, partition_epoch):
-                # Another driver may have changed the partition since, so the next step may not rely on the answer.
+                # Another driver may have changed the partition since, so the next step cannot rely on the answer.
                 if key[0] in image.topics:
                     state.replicas = storage.replicas(image.view(*key))
                 if (

@@ -129,9 +129,9 @@ partitions is requested.
 
 
 def walk_topics(storage: Storage, image: ClusterImage, partitions: Iterable[PartitionReplicas]) -> Walked:
-    """Walk the folders of the replicas of these partitions of ``image``. A topic is included only if at least one
-    in ``_FEW`` of its partitions is requested. A broker that does not answer, or whose root is not the registered
-    one, is left out.
+    """Walk the folders of the replicas of these partitions of ``image``. A topic with more than ``_FEW``
+    partitions per requested partition is left out. So is a broker that does not answer, or whose root is not the
+    registered one.
     """
     works: dict[tuple[str, int], list[tuple[TopicIdPartition, Replica]]] = {}
     for topic_id, group in groupby(

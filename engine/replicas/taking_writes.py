@@ -1,4 +1,4 @@
-"""Replaces each leader whose root refuses writes by another member of the ISR, as Kafka does for an offline log
+"""If a leader's root refuses writes, makes another member of the ISR the leader, as Kafka does for an offline log
 directory.
 
 A root refuses writes if ``FAILED_CREATES`` creates have failed, by the operation itself or by probes. The same

@@ -41,8 +41,8 @@ def begins_again_at(view: PartitionView) -> int:
 
 
 def may_begin_again(view: PartitionView) -> bool:
-    """Whether a lost log may begin again. It may not after a compaction, or during an erasure: the metadata then
-    refuse an election that loses records (``ElectLeaders``).
+    """Whether a lost log may begin again. It must not begin again after a compaction, or during an erasure: the
+    metadata then refuses an election that loses records (``ElectLeaders``).
     """
     return not view.rules and not any(one.offsets for one in view.erasures)
 

@@ -187,7 +187,7 @@ class OfferedSelectors:
         names = sorted({*filter(None, self._given), *(entry.name for entry in _declared())})
         return (
             f"{KEY} = {name[:_SHOWN]!r}: this process offers no selector of that name"
-            f"{did_you_mean(name[:_SHOWN], names)}; it offers {', '.join(names)}; give it one by "
+            f"{did_you_mean(name[:_SHOWN], names)}; it offers {', '.join(names)}; give it one with "
             f"Cluster.open(selectors=...), or install a package that declares it as an entry point of {GROUP}"
         )
 

@@ -390,7 +390,7 @@ def _producers_at(
     """The producer state at an offset up to which the log is tiered: from the leader if its local log starts
     there, otherwise from the remote segment that ends there. (The leader epochs came with its ``.epoch`` file.)
 
-    Raises: CorruptionError when the remote log belongs to another history than the leader's; see
+    Raises: CorruptionError if the remote log and the leader have different histories; see
         ``auxiliary_state``.
     """
     if offset == log.local_start or remote is None or remote.last is None:
@@ -470,7 +470,7 @@ def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner)
     The store reads exactly the listed object, never other bytes under the same name (I2, I8), so the leader is not
     listed again (protocol section 3, step 4).
 
-    Raises: CorruptSegmentError when the leader returned other bytes than were written; LogGapError,
+    Raises: CorruptSegmentError if the leader returned bytes that differ from those written; LogGapError,
         SourceChangedError; StorageError kinds.
     """
     staged: dict[DataName, Staged] = {}

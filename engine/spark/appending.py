@@ -336,7 +336,7 @@ def _partition(frame: DataFrame, column: ColumnOrName, partitions: int, what: st
         rules.bad(NO_PARTITION, given.isNull())
         rules.bad(UNKNOWN_PARTITION, elsewhere, given.cast("string"))
         return F.when(given.isNull() | elsewhere, F.lit(0)).otherwise(given.cast("int"))
-    refuse_null = F.raise_error(F.lit(f"{REFUSED}{what}: a row's partition is null"))
+    refuse_null = F.raise_error(F.lit(f"{REFUSED}{what}: a row's partition is null; give each row a partition"))
     refuse_range = F.raise_error(
         F.concat(
             F.lit(f"{REFUSED}{what}: a row's partition is "),

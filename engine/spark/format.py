@@ -96,7 +96,7 @@ class StratalogDataSource(DataSource):
         stream sinks.
         """
         if overwrite:
-            raise InvalidCallError('a log is only appended to: .outputMode("append")')
+            raise InvalidCallError('a log can only be appended to: use .outputMode("append")')
         check_version(
             SINK, f'writeStream.format("{FORMAT}")', "use foreachBatch with cluster.stream_writer(topic)"
         )
@@ -109,7 +109,7 @@ class StratalogDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The sink of a batch. Raises: InvalidCallError for overwrite or an invalid option; see ``BatchSink``."""
         if overwrite:
-            raise InvalidCallError('a log is only appended to: .mode("append"), INSERT INTO')
+            raise InvalidCallError('a log can only be appended to: use .mode("append") or INSERT INTO')
         return BatchSink(batch_sink_options(self._with_table(schema)), schema)
 
 

@@ -291,7 +291,7 @@ def batches_of(rows: pa.Table, topic: str) -> dict[int, list[pa.RecordBatch]]:
     """
     partition = rows.column("partition")
     if partition.null_count:
-        raise InvalidRecordError(f"append to {topic}: a row's partition is null")
+        raise InvalidRecordError(f"append to {topic}: a row's partition is null; give each row a partition")
     return by_partition(records_of(rows), partition)
 
 

@@ -235,7 +235,7 @@ def why_not_merged(
 
 
 def sealing(policy: MergePolicy) -> str:
-    """A readable text about when the end of a log becomes a segment."""
+    """A readable text that says when the end of a log becomes a segment."""
     return f"sealed at {bytes_text(policy.segment_bytes)} or {span_text(policy.segment_ms)}"
 
 

@@ -182,7 +182,7 @@ def wrong_fields(key: object, key_type: pa.DataType) -> str | None:
         return None
     types = {field.name: field.type for field in key_type}
     if key.keys() - types:
-        return f"has a field that the key type lacks: give {', '.join(types)}, and no others"
+        return f"has a field that the key type lacks: give {', '.join(types)}, and no other fields"
     for name, of in types.items():
         if name not in key:
             return f"lacks the field {name!r}: give each field of the key type, including null fields"

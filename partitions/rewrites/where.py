@@ -149,7 +149,7 @@ class _Parser:
     def _one(self) -> Predicate:
         self._depth += 1
         if self._depth > _MOST_NESTED:
-            self._refuse(self._token.at, f"conditions nest at most {_MOST_NESTED} times")
+            self._refuse(self._token.at, f"a condition can nest at most {_MOST_NESTED} levels deep")
         try:
             if self._took_word("NOT"):
                 return negated(self._one())

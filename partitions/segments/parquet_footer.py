@@ -261,7 +261,7 @@ def _leaves(elements: list[dict[int, Any]]) -> Iterator[Leaf]:
         repetition += kind == _REPEATED
         path = (*path, element.get(4, b"").decode())
         if len(path) > MOST_DEPTH:
-            raise ValueError(f"its schema is more than {MOST_DEPTH} deep")
+            raise ValueError(f"its schema is more than {MOST_DEPTH} levels deep")
         if 5 in element:
             opened.append((element[5], path, definition, repetition))
         else:

@@ -21,7 +21,7 @@ _PIECE_BYTES = 8 * 1024 * 1024
 
 
 def tag_at(footer: bytes | bytearray | memoryview) -> int | None:
-    """The position of the tag in the Parquet footer; None without one."""
+    """The position of the tag in the Parquet footer; None if there is no tag."""
     try:
         at = value_at(footer, TAG_KEY)
     except ValueError:

@@ -71,7 +71,7 @@ class CompactReader:
 
     def _struct(self, at: int, field: Field, depth: int) -> tuple[Any, int]:
         if depth > MOST_NESTED:
-            raise ValueError(f"it is nested more than {MOST_NESTED} deep")
+            raise ValueError(f"it is nested more than {MOST_NESTED} levels deep")
         data, fields = self._data, field.fields or {}
         found: dict[int, Any] = {}
         number = 0
@@ -173,7 +173,7 @@ class CompactReader:
     def _pass_over(self, at: int, kind: int, depth: int) -> int:
         """The end of the value of an unknown field, which is skipped."""
         if depth > MOST_NESTED:
-            raise ValueError(f"it is nested more than {MOST_NESTED} deep")
+            raise ValueError(f"it is nested more than {MOST_NESTED} levels deep")
         if kind in (TRUE, FALSE):
             return at
         if kind == BYTE:

@@ -205,10 +205,10 @@ class StoreCheck:
         staged = self._other.stage_writer(name)
         staged.file.write(b"x" * PART_BYTES)
         if staged.commit():
-            raise BrokenRuleError("an existing name could be created again by an object of parts")
+            raise BrokenRuleError("an existing name could be created again by a large object")
         if self._store.read(name) != b"first" or self._store.stat(name).version != before.version:
             raise BrokenRuleError("a refused create changed the existing object")
-        return "neither a small object nor an object of parts replaced the existing object"
+        return "neither a small nor a large object replaced the existing object"
 
     def _listed(self) -> str:
         names: list[str] = []

@@ -321,7 +321,7 @@ class StagedInMemory:
         return parts[0] if len(parts) == 1 else b"".join(parts[index] for index in sorted(parts))
 
     def _over(self) -> InvalidCallError:
-        return InvalidCallError(f"{self._files.uri}/{self._key} was committed or aborted before")
+        return InvalidCallError(f"{self._files.uri}/{self._key} has already been committed or aborted")
 
 
 def open_on_file_system(uri: str, options: StoreOptions, clock: Clock) -> FileSystemStore:

@@ -237,7 +237,7 @@ class LocalStore:
 
     def now_ms(self) -> int | None:
         """See ``Store.now_ms``: the time of a file that is created in the staging folder and immediately deleted.
-        None if there is no such folder, or this process may not create a file there.
+        None if there is no such folder, or this process is not allowed to create a file there.
         """
         if not os.path.isdir(self._folder.path_of(STAGING_FOLDER)):
             return None  # the volume may be unmounted: create nothing in the empty folder
@@ -348,7 +348,7 @@ class LocalStore:
         except (SpecialFileError, CrowdedFolderError) as error:
             raise CorruptionError(f"cannot list {folder!r} of {self.root!r}: {error.strerror}") from error
         except OSError as error:
-            if error.errno in NOT_ALLOWED:  # the root exists, but this user may not read it
+            if error.errno in NOT_ALLOWED:  # the root exists, but this user cannot read it
                 raise failure_of("list", self._folder.path_of(folder), error) from error
             raise BrokerUnreachableError(f"cannot list {self.root!r}: {error.strerror}") from error
         return listed

@@ -70,7 +70,7 @@ class StagedFile:
     def seal(self) -> None:
         """Make the bytes durable and close the file. No write may follow."""
         if self._state == "done":
-            raise InvalidCallError(f"{self.target!r} was committed or aborted before")
+            raise InvalidCallError(f"{self.target!r} has already been committed or aborted")
         if self._state == "sealed":
             return
         with translated("write", self.target):

@@ -176,7 +176,7 @@ class _StagedBytes:
 
     def _taken(self) -> bytes:
         if self._done:
-            raise InvalidCallError(f"{self._store.uri_of(self._name)} was committed or aborted before")
+            raise InvalidCallError(f"{self._store.uri_of(self._name)} has already been committed or aborted")
         self.abort()
         return self._buffer.bytes_written()
 

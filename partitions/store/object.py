@@ -314,7 +314,7 @@ class ObjectStore(ABC):
             _, listed = look(partial(self._list_once, folder, after), where)
         except Refusal as refused:
             error = refused.as_error(f"cannot list {where}", "list", where)
-            if isinstance(error, StorageAuthorizationError):  # the root exists, but this caller may not read it
+            if isinstance(error, StorageAuthorizationError):  # the root exists, but this caller cannot read it
                 raise error from refused
             raise BrokerUnreachableError(str(error)) from refused
         except EndpointUnreachableError as error:

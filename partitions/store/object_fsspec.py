@@ -95,7 +95,7 @@ class StagedObject:
 
     def _take(self) -> bytes:
         if self._data is None:
-            raise InvalidCallError(f"{self._objects.uri}/{self._key} was committed or aborted before")
+            raise InvalidCallError(f"{self._objects.uri}/{self._key} has already been committed or aborted")
         data, self._data = self._data, None
         return data
 
@@ -160,7 +160,7 @@ class StagedBlocks:
 
     def _begin_to_end(self) -> None:
         if self._done:
-            raise InvalidCallError(f"{self._objects.uri}/{self._key} was committed or aborted before")
+            raise InvalidCallError(f"{self._objects.uri}/{self._key} has already been committed or aborted")
         self._done = True
 
     def _drop(self) -> None:

@@ -247,9 +247,9 @@ class Store(Protocol):
         miss that the bytes under a name have changed, until they are read. (No honest writer changes bytes.) If no
         name was added or removed, the result may be ``known`` itself.
 
-        Raises: BrokerUnreachableError if the root does not exist; StorageAuthorizationError if the caller may not
-        list it; ListingUnstableError; CorruptionError if the folder is a link or another volume, or has too many
-        foreign files.
+        Raises: BrokerUnreachableError if the root does not exist; StorageAuthorizationError if the caller is not
+            allowed to list it; ListingUnstableError; CorruptionError if the folder is a link or another volume, or
+            has too many foreign files.
         """
         ...
 

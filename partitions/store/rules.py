@@ -227,8 +227,8 @@ def check_exclusive_create(store: Store, probe: str) -> None:
 
 
 def drop_probes(store: Store, probes: Sequence[str]) -> None:
-    """Delete the files of a store's test. If the caller may not delete, the files remain for ``vacuum``, and a
-    line is logged. The files have only a few bytes.
+    """Delete the files of a store's test. If the caller has no right to delete, the files remain for ``vacuum``,
+    and a line is logged. The files have only a few bytes.
 
     Raises: StorageError.
     """

@@ -44,7 +44,7 @@ class StagedPut:
     def commit(self) -> bool:
         """See ``Staged.commit``. Also raises SourceChangedError."""
         if self._done:
-            raise InvalidCallError(f"{self._place.uri} was committed or aborted before")
+            raise InvalidCallError(f"{self._place.uri} has already been committed or aborted")
         self._done = True
 
         def attempt(client: Any) -> None:

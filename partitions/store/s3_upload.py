@@ -134,7 +134,7 @@ class StagedBytes:
 
     def _take(self) -> bytes:
         if self._data is None:
-            raise InvalidCallError(f"{self._place.uri} was committed or aborted before")
+            raise InvalidCallError(f"{self._place.uri} has already been committed or aborted")
         data, self._data = self._data, None
         return data
 
@@ -221,7 +221,7 @@ class StagedUpload:
 
     def commit(self) -> bool:
         if self._done:
-            raise InvalidCallError(f"{self._place.uri} was committed or aborted before")
+            raise InvalidCallError(f"{self._place.uri} has already been committed or aborted")
         try:
             if self._exclusive:
                 created = name_by(self._place, lambda client: self._complete(client, IfNoneMatch="*"))

@@ -86,7 +86,7 @@ class UploadWriter:
     def _written(self) -> StagedWhole:
         """Send the rest of the bytes. Returns the staged object that gives them their name."""
         if self._done:
-            raise InvalidCallError(f"{self._uri} was committed or aborted before")
+            raise InvalidCallError(f"{self._uri} has already been committed or aborted")
         rest = self._stream.take()
         if self._upload is None:
             return self._in_one(rest)

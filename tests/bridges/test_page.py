@@ -107,7 +107,7 @@ def test_a_topic_that_is_not_tiered_is_hot(live: LiveCluster) -> None:
     assert spans(content, partition(content, "h")) == [("hot", 0, 3)]
     assert spans(content, partition(content, "h", 1)) == []
     topic = next(one for one in content["topics"] if one["name"] == "h")
-    assert (topic["remote_bytes"], topic["policy"], topic["partitions"]) == (None, "for good", 2)
+    assert (topic["remote_bytes"], topic["policy"], topic["partitions"]) == (None, "forever", 2)
 
 
 @pytest.mark.slow

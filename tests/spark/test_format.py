@@ -185,7 +185,7 @@ def test_rows_with_their_partitions_go_through_the_driver(
 @pytest.mark.parametrize(
     ("mode", "columns", "options", "message"),
     [
-        ("overwrite", ["partition", "value"], {}, "a log is only appended to"),
+        ("overwrite", ["partition", "value"], {}, "a log can only be appended to"),
         ("append", ["value", "7 AS extra"], {}, r"no place for the columns \['extra'\]"),
         ("append", ["partition", "value"], {"producer": "p"}, "needs a sequence"),
         ("append", ["partition", "value"], {"sequence": "-1"}, "give a number, 0 or more"),
@@ -277,7 +277,7 @@ def test_a_table_is_read_and_appended_to(cluster: Cluster, spark: SparkSession, 
     assert [tuple(row) for row in found] == [(2, 4)]
     late = spark.sql(f'SELECT offset FROM {table} WITH (startingOffsets \'{{"0": 1, "1": 2}}\')').collect()
     assert [row[0] for row in late] == [1]
-    with pytest.raises(Exception, match="a log is only appended to"):
+    with pytest.raises(Exception, match="a log can only be appended to"):
         spark.sql(f"INSERT OVERWRITE {table} {insert}")
 
 

@@ -111,7 +111,7 @@ BAD: Sequence[tuple[str, bytes | Callable[[], bytes], str]] = (
     ("more records than there are", avro(STRING, (1 << 40, text(b"a"))), "truncated"),
     ("fewer records than there are", avro(STRING, (1, text(b"a") * 2)), "states 1 records, which end at byte 2"),
     ("records below 0", avro(STRING, (-1, text(b"a"))), "states -1 records"),
-    ("records of no bytes", avro(record(record()), (1 << 60, b"")), "its records may be of zero bytes"),
+    ("records of no bytes", avro(record(record()), (1 << 60, b"")), "its records may have zero bytes"),
     ("items of no bytes", avro(record(array(record())), (1, number(1 << 60) + b"\0")), "the type"),
     ("more items than there are", avro(record(array("int")), (1, number(1 << 60) + b"\1\1\0")), "truncated"),
     ("a map of triples", avro(record(array(record("int", "int", "int"), logicalType="map"))), "the type"),

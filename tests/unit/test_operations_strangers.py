@@ -250,7 +250,7 @@ def test_a_follower_with_the_register_of_a_stranger_counts_for_nothing(
     live.append(["d"]).raise_for_failures()
     assert live.isr() == {1, 2, 3} - {member}
     assert live.leader() == leader
-    (named,) = [failure for failure in live.cluster.verify().failures if "another lineage" in failure.message]
+    (named,) = [failure for failure in live.cluster.verify().failures if "a different lineage" in failure.message]
     assert f"broker {member}" in named.item
     live.cluster.heal().raise_for_failures()
     live.cluster.verify(deep=True).raise_for_failures()

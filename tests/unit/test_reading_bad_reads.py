@@ -110,7 +110,12 @@ NO_LEVEL = (InvalidCallError, "unknown isolation 'read_comitted'; did you mean '
         (fetch, {"start": -1}, OffsetOutOfRangeError, r"offset -1 is not in \[2, 6\]"),
         (stream, {"startingOffsets": '{"0": -3}'}, InvalidCallError, "-2 for earliest, -1 for latest"),
         (commit, {"offset": -1}, InvalidCallError, "-1"),
-        (batch_read, {"start": 7}, OffsetOutOfRangeError, r"start 7 is beyond the end: readers see \[2, 6\)"),
+        (
+            batch_read,
+            {"start": 7},
+            OffsetOutOfRangeError,
+            r"start 7 is above the high watermark: readers see \[2, 6\)",
+        ),
         (
             batch_read,
             {"start": 1_764_320_000_000},

@@ -63,7 +63,9 @@ def test_readers_of_committed_records_stop_at_the_last_stable_offset(live: LiveC
         committed = live.cluster.plan_read("t", isolation=COMMITTED)
         assert (committed.partitions[0].end, values(live, committed)) == (6, ["a", "b", "d"])
         assert values(live, live.cluster.plan_read("t")) == ["a", "b", "c", "d", "e", "f"]
-        with pytest.raises(OffsetOutOfRangeError, match=r"end 7 is beyond the end: readers see \[0, 6\)"):
+        with pytest.raises(
+            OffsetOutOfRangeError, match=r"end 7 is above the high watermark: readers see \[0, 6\)"
+        ):
             live.cluster.plan_read("t", end=7, isolation=COMMITTED)
     assert values(live, live.cluster.plan_read("t", isolation=COMMITTED)) == ["a", "b", "d", "e", "f"]
     assert values(live, committed) == ["a", "b", "d"], "it is pinned"

@@ -156,9 +156,9 @@ NOW = START + timedelta(days=9999)
 @pytest.mark.parametrize(
     ("asked", "error", "message"),
     [
-        ({"start": 9}, OffsetOutOfRangeError, r"t-0: start 9 is beyond the end: readers see \[0, 8\)"),
-        ({"end": 9}, OffsetOutOfRangeError, r"t-0: end 9 is beyond the end: readers see \[0, 8\)"),
-        ({"start": {0: 100}}, OffsetOutOfRangeError, "t-0: start 100 is beyond the end"),
+        ({"start": 9}, OffsetOutOfRangeError, r"t-0: start 9 is above the high watermark: readers see \[0, 8\)"),
+        ({"end": 9}, OffsetOutOfRangeError, r"t-0: end 9 is above the high watermark: readers see \[0, 8\)"),
+        ({"start": {0: 100}}, OffsetOutOfRangeError, "t-0: start 100 is above the high watermark"),
         ({"start": -1}, OffsetOutOfRangeError, "start is -1: offsets start at 0; to read the last n"),
         ({"end": {0: -5}}, OffsetOutOfRangeError, "end of partition 0 is -5: offsets start at 0"),
         ({"start": 6, "end": 5}, OffsetOutOfRangeError, "t-0: start 6 is after end 5"),

@@ -96,7 +96,7 @@ def test_field_metadata_of_another_form_is_ignored(metadata: object) -> None:
 def test_a_type_nests_so_deep_and_no_deeper() -> None:
     assert isinstance(spark_type(nested(MOST_NESTED)), DataType)
     for depth in (MOST_NESTED + 1, 500, 100_000):
-        with pytest.raises(InvalidCallError, match=r"nests types at most 64|JSON text") as error:
+        with pytest.raises(InvalidCallError, match=r"nest types at most 64|JSON text") as error:
             spark_type(nested(depth))
         assert len(str(error.value)) < 2000
 

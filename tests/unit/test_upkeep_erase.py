@@ -193,7 +193,7 @@ def test_a_topic_that_was_tiered_is_refused_while_the_remote_tier_has_its_record
     folder = live.remote / live.cluster.image.topic("t").folder
     folder.mkdir()
     (folder / "left.parquet").write_bytes(b"x")
-    with pytest.raises(PolicyViolationError, match="and no table that says what they are"):
+    with pytest.raises(PolicyViolationError, match="but no table that lists them"):
         live.erase(KEY)
 
 
@@ -264,7 +264,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_erased_one(
     monkeypatch.setattr(erasing._Erasing, "remove", lambda _: live.driver().topics.delete("t"))
     report = live.erase(KEY)
     assert not report.whole
-    assert "was deleted meanwhile" in str(report.failures)
+    assert "was deleted in the meantime" in str(report.failures)
 
 
 def test_two_at_once_harm_nothing(tmp_path: Path) -> None:

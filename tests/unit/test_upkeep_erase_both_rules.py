@@ -127,7 +127,7 @@ def test_an_erasure_waits_for_the_remote_part_of_a_compaction(tmp_path: Path) ->
         live.cluster.compact("t")
     assert live.cluster.image.views("t")[0].compacted_to == live.log(1).local_start == 6
     report = live.erase(KEY)
-    assert "its remote log has not been through the last compaction yet: run `stratalog compact`" in str(
+    assert "the last compaction has not been applied to its remote log yet: run `stratalog compact`" in str(
         report.failures
     )
     assert not live.cluster.image.views("t")[0].erasures

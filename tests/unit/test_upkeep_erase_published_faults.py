@@ -221,7 +221,7 @@ def test_a_job_that_publishes_after_publishing_was_switched_off_is_reported(
     report = live.erase(KEY, certificate=tmp_path / "erased.json")
     assert live.remote_traces(KEY)
     assert not report.whole
-    assert "before the topic stopped to publish its snapshots" in str(report.failures)
+    assert "before the topic stopped publishing its snapshots" in str(report.failures)
     assert not live.cluster.verify_erased(tmp_path / "erased.json").ok
 
 

@@ -295,7 +295,7 @@ def test_a_replica_that_is_in_the_isr_is_not_touched(tmp_path: Path) -> None:
     faults.once(let_in, "stage", at="memory://b2")
     report = live.driver().heal(check=False)
     assert codes(report) == {"CORRUPT_SEGMENT": 1}
-    assert any("another driver changed the partition at the same time" in note for note in report.notes)
+    assert any("another driver changed the partition in the meantime" in note for note in report.notes)
     assert bad.read() == data
     live.driver().heal().raise_for_failures()
     assert_healed(live, "abc")

@@ -281,7 +281,7 @@ class _Erasing:
             if part.cleaned is not None:
                 part.left += part.cleaned.not_erased
             elif not part.failed:
-                self.fail(key, UnknownTopicOrPartitionError(f"{part}: the topic was deleted meanwhile"))
+                self.fail(key, UnknownTopicOrPartitionError(f"{part}: the topic was deleted in the meantime"))
             part.leave_above()
 
     def look_everywhere(self) -> None:
@@ -372,8 +372,8 @@ class _Erasing:
     def each(
         self, task: Callable[[EraseWork], R], keys: Iterable[TopicIdPartition]
     ) -> Iterator[tuple[EraseWork, R]]:
-        """Run the task on partitions that have not failed. Those that fail now are failures of the run. A task
-        whose view is out of date, as of an election or a moved log start, runs again with the present one."""
+        """Run the task on partitions that have not failed; those that fail now are failures of the run. A task
+        whose view is outdated, because of an election or a moved log start, runs again with the current view."""
         waiting = [*keys]
         for attempt in range(_ATTEMPTS):
             works = [self.work_of(key) for key in waiting if self.is_present(key)]
@@ -495,5 +495,5 @@ class _Erasing:
             erased_under[answer.key] = answer.partition_epoch
             for broker, error in missed[answer.key].items():
                 self._run.fail(f"{part} on broker {broker}", error)
-                self._run.notes.append(f"{part}: broker {broker} leaves the ISR, as it lacks the segments")
+                self._run.notes.append(f"{part}: broker {broker} leaves the ISR: it lacks the segments")
         return refused

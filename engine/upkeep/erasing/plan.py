@@ -79,7 +79,7 @@ def _why_whole_keys(config: TopicConfig) -> str | None:
 
 
 def _check_whole_keys(topic: str, why: str, wanted: WantedWhere) -> None:
-    """Raises: PolicyViolationError for a condition that may select some records of a key, and leave others."""
+    """Raises: PolicyViolationError for a condition that may select only some of the records of a key."""
     if others := [name for name in wanted.columns if name.split(".")[0] != "key"]:
         raise PolicyViolationError(
             f"topic {topic!r}: {why}: erase whole keys, by a condition without {', '.join(others)}; nothing was "
@@ -172,8 +172,7 @@ def _left_of_tiering(storage: Storage, remote: Store, topic: TopicImage) -> str 
     log = storage.remote_table(topic).load()
     if log.version < 0:
         return (
-            f"the remote tier has objects of it in {topic.folder}, and no table that says what they are: delete "
-            "them first"
+            f"the remote tier has objects of it in {topic.folder}, but no table that lists them: delete them first"
         )
     if log.all_segments():
         return (

@@ -192,7 +192,7 @@ class PublishedErasing:
             try:
                 found = {stored.name for stored in remote.walk(folder)}
                 why = (
-                    "a job wrote it before the topic stopped to publish its snapshots: run `stratalog vacuum` "
+                    "a job wrote it before the topic stopped publishing its snapshots: run `stratalog vacuum` "
                     "until it is deleted, then erase again"
                 )
             except StratalogError as error:
@@ -227,8 +227,8 @@ class PublishedErasing:
     def publish(
         self, metadata: MetadataClient, execution: Execution, works: Sequence[SnapshotWork]
     ) -> frozenset[TopicIdPartition]:
-        """Replace the files of these partitions by the latest snapshots of their leaders, where they differ;
-        returns the partitions that changed. An error is a failure of the run, and ``clean`` finds what is left.
+        """Replace the files of these partitions with the latest snapshots of their leaders, where they differ;
+        returns the partitions that changed. The run reports an error as a failure; ``clean`` finds what is left.
         """
         return publish(metadata, self.storage, execution, works, self.run, delete_replaced=False)
 
@@ -294,7 +294,7 @@ class _Cleaning:
 
     @property
     def dry_run(self) -> bool:
-        """Whether nothing is to be deleted."""
+        """Whether there is nothing to delete."""
         return self.erasing.run.dry_run
 
     def failed(self, error: StratalogError) -> None:

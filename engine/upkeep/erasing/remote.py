@@ -61,7 +61,7 @@ class EraseRemotelyWork(PartitionWork):
 
 @dataclass(frozen=True, slots=True)
 class ErasedSegments:
-    """The result of a task: what is to be committed, and the replaced segments with their checksums."""
+    """The result of a task: the change to commit, and the replaced segments with their checksums."""
 
     done: RemovedRemotely
     replaced: tuple[ErasedFile, ...]
@@ -121,7 +121,7 @@ class RemoteErasing:
             self.tables[topic.topic_id], self.logs[topic.topic_id] = table, log
 
     def reload(self) -> None:
-        """Read the tables again. An error is a failure of the partitions later: the table as it was stays."""
+        """Read the tables again. A table that cannot be read stays as it was; its partitions fail later."""
         for outcome in ask_remote(self.storage, lambda topic_id: self.tables[topic_id].load(), [*self.tables]):
             if isinstance(outcome, Done):
                 self.logs[outcome.item] = outcome.value

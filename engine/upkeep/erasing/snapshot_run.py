@@ -130,7 +130,7 @@ class SnapshotErasing:
         for key in [key for key, epoch in numbered.items() if self._is_taken(key, next_generation(epoch))]:
             again[key] = InvalidUpdateVersionError(
                 f"{self.parts[key]}: the table has an object of a former cluster with the generation "
-                f"{next_generation(numbered.pop(key))}: erase again, under the next one"
+                f"{next_generation(numbered.pop(key))}: erase again, which uses the next generation"
             )
         self.run.refresh()
         rewritten = self._rewrite(sources, numbered, again)

@@ -221,13 +221,15 @@ def _rewrite(work: RewriteWork) -> RewrittenSnapshot:
         log = leader_log(work.replicas)
         stored = dict(checkpoints_of(log)).get(work.source.name)
         if stored is None:
-            raise SourceChangedError(f"{leader}: snapshot {work.source} was deleted meanwhile: erase again")
+            raise SourceChangedError(f"{leader}: snapshot {work.source} was deleted in the meantime: erase again")
         source = _read(leader, stored)
         _write(work, leader, log, source)
         future = with_erasure(work.replicas, work.target, bound)
         made = latest_snapshot(future.leader, future.leader.log())
         if made is None or made.snapshot_id.end_offset != bound:
-            raise SourceChangedError(f"{leader}: the snapshot of erasure {work.target} is not there: erase again")
+            raise SourceChangedError(
+                f"{leader}: the snapshot of erasure {work.target} does not exist: erase again"
+            )
     return RewrittenSnapshot(bound, source.size_bytes, made.size_bytes, copy_to_members(future))
 
 

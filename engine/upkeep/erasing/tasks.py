@@ -62,7 +62,7 @@ class RemoteCopy:
 def not_compacted_remotely(what: str) -> RetriableError:
     """The error for an erasure that must wait for the remote part of a compaction."""
     return RetriableError(
-        f"{what}: its remote log has not been through the last compaction yet: run `stratalog compact`, then "
+        f"{what}: the last compaction has not been applied to its remote log yet: run `stratalog compact`, then "
         "erase again"
     )
 

@@ -60,7 +60,7 @@ class _Work:
     copies: Copies
     expected: Mapping[TopicIdPartition, tuple[ErasedTopic, ErasedPartition]]
     placed: frozenset[TopicIdPartition]
-    """The partitions of which the broker has a replica; it may have files of others, too."""
+    """The partitions of which the broker has a replica; it may have files of other partitions, too."""
     salt: bytes
     conditions: Mapping[str, WantedWhere]
     """By topic, where the text is known."""

@@ -78,13 +78,13 @@ class SnapshotSearch:
 
     @property
     def _searches(self) -> bool:
-        """Whether the records can be searched. Keys whose condition is unknown cannot be: others of their records
-        may stay."""
+        """Whether the records can be searched. Without the text of the condition, keys cannot be searched:
+        other records of these keys may stay."""
         return self.condition is not None or (self.topic.where is None and bool(self.topic.key_digests))
 
     def _why_unsearched(self, follows: bool) -> tuple[str, str] | None:
         if self.condition is not None and self.condition.read.names != ["key"]:
-            return UNKNOWN, "it is a snapshot, in which only conditions on the key are searched"
+            return UNKNOWN, "it is a snapshot, which can be searched only with a condition on the key"
         if not self._searches and not follows:
             return NOT_ERASED, "it does not follow the erasure"
         return None

@@ -235,7 +235,7 @@ class _HealRun:
                 self.run.notes.append(f"{old} was not changed: the topic was deleted during the operation")
             elif (view := image.view(*key)).partition_epoch != answer.partition_epoch:
                 self.run.notes.append(
-                    f"{old} was not changed by this run: another driver changed the partition at the same time"
+                    f"{old} was not changed by this run: another driver changed the partition in the meantime"
                 )
             else:
                 views[key] = view

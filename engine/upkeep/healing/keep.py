@@ -273,7 +273,7 @@ def _begin_again(
     run: OperationRun,
 ) -> list[TopicIdPartition]:
     """Restart the lost logs among these partitions, and return their keys; each gets a row and a note in the
-    report. A dry run only shows which logs would be restarted, and which may not be.
+    report. A dry run only shows which logs would be restarted, and which must not be.
     """
     image = metadata.image()
     views = [view for _, some in chosen_views(image, topics, partitions) for view in some]

@@ -366,7 +366,7 @@ def _forget_stale(metadata: MetadataClient, states: Iterable[Progressed]) -> Non
         if not is_current(image, state.replicas.view):
             state.failures.clear()
             stale = (
-                f"{state.replicas}: another driver changed the partition at the same time; run the command again"
+                f"{state.replicas}: another driver changed the partition in the meantime; run the command again"
             )
             state.fail(state.replicas, InvalidUpdateVersionError(stale))
 

@@ -194,11 +194,11 @@ def _check_gap(work: RetainWork, log: ReplicaLog, remote: tuple[RemoteSegment, .
     log_start = work.replicas.view.log_start_offset
     begins, ends = (remote[0].base_offset, remote[-1].next_offset) if remote else (log.local_start, 0)
     if log_start < log.local_start and (begins > log_start or ends < log.local_start):
-        held = f"[{begins}, {ends})" if remote else "nothing"
+        held = f"only [{begins}, {ends})" if remote else "nothing"
         raise LogGapError(
-            f"{work}: the leader has deleted the tiered offsets [{log_start}, {log.local_start}), but of the "
-            f"leader's history the remote log holds {held}: check that the right remote tier is mounted. Nothing "
-            "is deleted until then"
+            f"{work}: the leader has deleted the tiered offsets [{log_start}, {log.local_start}), but the remote "
+            f"log has {held} of the leader's history: check that the right remote tier is mounted. Nothing is "
+            "deleted until then"
         )
 
 

@@ -49,7 +49,7 @@ def _send_snapshot(sends: Planned, image: ClusterImage, work: SnapshotWork, plan
     more = pieces(size, RESPONSE_MAX_BYTES) - 1
     for broker in work.replicas.followers:
         store = work.replicas.stores.get(broker)
-        times = 7 if more else 6  # several chunks are not checked in memory: the whole is read once more
+        times = 7 if more else 6  # several chunks are not checked in memory, so the snapshot is read once more
         sends.send(store, puts=6 + uploads(size) + 2 * more, gets=15 + 12 * more, moved_bytes=times * size)
 
 

@@ -79,7 +79,7 @@ class SnapshotPlan:
     """The plan for a partition's next snapshot, from one listing of the leader."""
 
     latest: SnapshotId
-    """The partition's latest usable snapshot; ``EMPTY`` without one."""
+    """The partition's latest usable snapshot; ``EMPTY`` if there is none."""
     next: SnapshotId
     """The id of the next snapshot; ``EMPTY`` when nothing is committed."""
     high_watermark: int

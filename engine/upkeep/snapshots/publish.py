@@ -155,7 +155,7 @@ def publish(
     delete_replaced: bool = True,
 ) -> frozenset[TopicIdPartition]:
     """Publish the latest snapshots of the partitions that are ``published``; returns the partitions that changed.
-    Files of other programs leave the tables. An error is a failure of its partition, or of its topic.
+    Files of other programs leave the tables. The report lists an error as a failure of its partition or topic.
     ``delete_replaced``: whether to delete replaced files after their delay."""
     by_topic: dict[str, list[SnapshotWork]] = defaultdict(list)
     for work in works:

@@ -42,7 +42,7 @@ class Spread:
 
     latest: SnapshotId
     size_bytes: int
-    """SnapshotSizeBytes: the size of the leader's latest snapshot; 0 without one."""
+    """SnapshotSizeBytes: the size of the leader's latest snapshot; 0 if there is none."""
     lag: int
     """SnapshotLag: the distance from that snapshot's end to the high watermark."""
     log_start: int

@@ -143,7 +143,7 @@ def _read(
     try:
         data = read_bounded(remote, name, MOST_BYTES)
     except FileNotFoundError as error:
-        raise SourceChangedError(f"{what} was superseded meanwhile; try again") from error
+        raise SourceChangedError(f"{what} was superseded in the meantime; try again") from error
     body = unsigned_json(key, _KIND, str(offset), data, what)
     found = decode(body, what)
     if digest(data) != expected or found.cluster_id != cluster_id:

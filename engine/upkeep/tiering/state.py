@@ -73,8 +73,8 @@ class TopicTiering:
             self.remote = self.table.record_beginning(erasures, compacted)
 
     def make_ready(self, metadata: MetadataClient) -> None:
-        """Make sure, once per run with uploads, that the table accepts the topic's segments. The current schema is
-        used, because the schema may have grown after the run began, and uploads may have the wider schema.
+        """Make sure, once per run with uploads, that the table accepts the topic's segments. Uses the topic's
+        current schema: it may have grown since the run began, and uploads may already have the wider schema.
 
         Raises: see ``DeltaTopicTable.ensure``.
         """

@@ -103,7 +103,7 @@ class Uploads:
                 self._changed.notify_all()
 
     def _take(self, most: int) -> list[UploadWork]:
-        """The next uploads, in turns; empty if this lane cannot begin an upload, or may not."""
+        """The next uploads, in turns; empty if this lane cannot begin an upload, or is not allowed to."""
         wave: list[UploadWork] = []
         with self._changed:
             while self._turns and len(wave) < most and not self._broken:

@@ -109,7 +109,7 @@ def _check_epoch(replica: Replica, name: EpochName, leader: Replica | None) -> N
         return  # the leader has not joined that epoch, or has a damaged register
     if data != expected:
         raise CorruptionError(
-            f"{replica.store.uri_of(replica.path(name))} has another lineage than the leader, broker "
+            f"{replica.store.uri_of(replica.path(name))} has a different lineage than the leader, broker "
             f"{leader.broker_id}: {data[:80]!r}"
         )
 

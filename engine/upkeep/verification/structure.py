@@ -365,7 +365,7 @@ def _find_short(
                     "the replica is in sync, and the leader's high watermark is",
                 )
             if found.lineage != leader.lineage and found.joined_epoch == leader.joined_epoch:
-                error = CorruptionError(f"{replica} has another lineage than its leader: {found.lineage}")
+                error = CorruptionError(f"{replica} has a different lineage than its leader: {found.lineage}")
                 # The register of a member of the ISR may be the right one, so it stays.
                 damage = None if broker in replicas.view.isr else BadEpoch(found.joined_epoch)
                 findings.append(Finding(str(replica), error, broker, damage))
@@ -435,7 +435,7 @@ def _one_file_for_two(replicas: PartitionReplicas, looks: Iterable[ReplicaStruct
                 what = f"{replica.store.uri_of(copy.file.object.name)}: {offsets(copy.start, copy.end)}"
                 error = CorruptSegmentError(
                     f"{what}: this is the same file as the copy of {replicas.replica(other.broker_id)}, "
-                    "because of a hard link or a folder mounted twice, so there is one copy less than it seems"
+                    "because of a hard link or a folder mounted twice, so there is one fewer copy than it seems"
                 )
                 bad = BadFile(copy.file, copy.start, copy.end)
                 yield Finding(str(replica), error, look.broker_id, bad)
