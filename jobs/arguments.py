@@ -24,6 +24,7 @@ from stratalog.partitions.amounts import parse_size
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.runner import RUNNERS, SPARK
+from stratalog.partitions.secret_files import unreadable
 from stratalog.partitions.spelling import did_you_mean
 
 CLUSTER_VARIABLE = "STRATALOG_CLUSTER"
@@ -420,6 +421,24 @@ def pair(text: str) -> tuple[str, str]:
     if not separator or not key.strip():
         raise argparse.ArgumentTypeError("write key=value")  # the text may be a password
     return key.strip(), value
+
+
+def pair_or_file(text: str) -> tuple[str, str]:
+    """``key=value``, or ``key=@FILE`` for the text of a file, without a line end after it. All users of a machine
+    can read command lines, so passwords belong in files.
+    """
+    key, value = pair(text)
+    if not value.startswith("@"):
+        return key, value
+    try:
+        return key, Path(value[1:]).read_text(encoding="utf-8").removesuffix("\n")
+    except UnicodeDecodeError:
+        why: str | None = "it is not UTF-8"
+    except ValueError:
+        why = "that is not a valid path"
+    except OSError as error:
+        why = error.strerror
+    raise argparse.ArgumentTypeError(unreadable(f"the file of {key}", value[1:], why))
 
 
 class Pairs(argparse.Action):

@@ -30,7 +30,7 @@ from stratalog.engine.driver.run import OperationRun, PartitionRow
 from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.chosen import topic_config_of
 from stratalog.engine.quorum.client import MetadataClient
-from stratalog.engine.reading.bounds import ReadQuery
+from stratalog.engine.reading.bounds import Bound, ReadQuery
 from stratalog.engine.reading.fetch import fetch
 from stratalog.engine.reading.plan_read import plan_read
 from stratalog.engine.replication.replica_selector import NOWHERE
@@ -201,7 +201,9 @@ class _ExportedTopic:
         source = f"{self.cluster_id}/{self.here.topic_id}"
         bounds = self.target.bounds(self.there, range(there.partitions))
         empty = all(found.log_end == 0 for found in bounds.values())
-        asked = "" if self.options.whole else f"start={self.options.start}, end={self.options.end}"
+        asked = ""
+        if not self.options.whole:
+            asked = f"start={_bound_text(self.options.start)}, end={_bound_text(self.options.end)}"
         begun = self.journal.begun
         if begun is not None and (begun.target_id == there.source or not empty):
             self._check(begun, there, source, asked)
@@ -409,3 +411,8 @@ def configs_there(config: TopicConfig) -> dict[str, str]:
         "retention.bytes": str(config.retention_bytes),
         "message.timestamp.type": "CreateTime",
     }
+
+
+def _bound_text(bound: Bound) -> str:
+    """Return the text of a bound, in which the order of partitions does not depend on the caller's order."""
+    return str(dict(sorted(bound.items())) if isinstance(bound, Mapping) else bound)

@@ -37,7 +37,12 @@ def _speed(text: str) -> float:
 
 
 _SPECIAL: Special = {
-    **{name: SPECIAL[name] for name in ("topics", "configs", "replication_factor")},
+    **{name: SPECIAL[name] for name in ("topics", "replication_factor")},
+    "configs": {
+        **SPECIAL["configs"],
+        "help": "a config of librdkafka, such as security.protocol=SASL_SSL; KEY=@FILE takes the value from a "
+        "file, which keeps passwords out of command lines",
+    },
     "bootstrap": {**SPECIAL["bootstrap"], "flags": ("--to",), "required": True},
     "target_topic": {"flags": ("--to-topic",)},
     "offset_map": {"flags": ("--map",), "metavar": "TABLE"},

@@ -42,7 +42,7 @@ _SPECIAL: Special = {
     "layout": {**SPECIAL["layout"], "required": True},
     "metadata": {"metavar": "URL"},
     "bootstrap": {"metavar": "HOST:PORT"},
-    "configs": {"flags": ("--config",), "metavar": "KEY=VALUE"},
+    "configs": SPECIAL["configs"],
     "keys": {"flags": ("--key",), "metavar": "ID=FILE"},
     "endpoint_url": {"metavar": "URL"},
     "epochs": {"metavar": "PARTITION=FILE"},

@@ -5,6 +5,7 @@
   stratalog mirror trips --from kafka-1:9092 --archive        keep records that the source deletes
   stratalog mirror trips --from kafka-1:9092 --as trips=rides    under another name here
   stratalog mirror trips --from kafka-1:9093 --config security.protocol=SSL --config ssl.ca.location=ca
+  stratalog mirror trips --from kafka-1:9093 --config sasl.password=@FILE    the value is in a file
   stratalog mirror trips --from kafka-1:9092 --master spark://host:7077   on the executors of a cluster
   stratalog mirror trips --from kafka-1:9092 --tier s3://kafka-tier/prefix --layout aiven   history from its bucket
   stratalog mirror trips --offline s3://backup/logs --tier s3://kafka-tier/prefix --layout aiven   no brokers left
@@ -21,7 +22,7 @@ import argparse
 import sys
 
 from stratalog import KafkaTierOptions, Report
-from stratalog.jobs.arguments import add_every, add_yes, check_options, count
+from stratalog.jobs.arguments import add_every, add_yes, check_options, count, pair_or_file
 from stratalog.jobs.declared import Special, add_declared, call
 from stratalog.jobs.repeat import once_or_every
 from stratalog.jobs.run import Job, JobMain
@@ -34,7 +35,13 @@ SPECIAL: Special = {
         "metavar": "TOPICS",
     },  # not ``topics``, because Job.cluster would check that they exist in this cluster
     "bootstrap": {"metavar": "HOST:PORT"},
-    "configs": {"flags": ("--config",), "metavar": "KEY=VALUE"},
+    "configs": {
+        "flags": ("--config",),
+        "metavar": "KEY=VALUE",
+        "type": pair_or_file,
+        "help": "a config of librdkafka, such as security.protocol=SASL_SSL, or of a schema registry "
+        "(schema.registry.url); KEY=@FILE takes the value from a file, which keeps passwords out of command lines",
+    },
     "value_format": {"flags": ("--format",), "help": "decode values with --schema (default: keep bytes)"},
     "schema_file": {"flags": ("--schema",), "metavar": "FILE"},
     "replication_factor": {"type": count},

@@ -297,6 +297,14 @@ def test_a_range_is_exported_once_however_often_it_is_asked_for(tmp_path: Path) 
     assert [one.code for one in exported(live, there, other).failures] == ["INVALID_REQUEST"]
 
 
+def test_a_range_by_partition_is_the_same_in_any_order(tmp_path: Path) -> None:
+    live, there = LiveCluster(tmp_path), MemoryCluster()
+    live.topic(partitions=2)
+    live.append(["a", "b", "c"])
+    for start in ({0: 1, 1: 0}, {1: 0, 0: 1}):
+        exported(live, there, ExportOptions(keep=False, name="x", start=start)).raise_for_failures()
+
+
 def test_a_topic_that_was_created_again_there_starts_over_or_is_left_alone(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.topic()

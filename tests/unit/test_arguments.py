@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import re
 import subprocess
@@ -16,7 +17,18 @@ import pytest
 from stratalog import Failure, FirstAt, OffsetSpec, OperationFailedError, Report
 from stratalog.engine.reading.positions import POSITIONS
 from stratalog.jobs import arguments, main, run
-from stratalog.jobs.arguments import bound, check_options, count, job_parser, names, numbers, pair, position, time
+from stratalog.jobs.arguments import (
+    bound,
+    check_options,
+    count,
+    job_parser,
+    names,
+    numbers,
+    pair,
+    pair_or_file,
+    position,
+    time,
+)
 from stratalog.jobs.progress import TerminalProgress, terminal_progress
 from stratalog.jobs.run import JobMain
 from stratalog.jobs.topics import main as topics
@@ -75,6 +87,30 @@ def test_lists_pairs_and_times_are_parsed() -> None:
 def test_malformed_lists_and_pairs_are_refused(parse: type, text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "mirror t --from k:1",
+        "compare t --with k:1",
+        "export t --to k:1",
+        "kafka_tier topics s3://tier --layout aiven --bootstrap k:1",
+    ],
+)
+def test_a_config_of_kafka_may_come_from_a_file(words: str, tmp_path: Path) -> None:
+    """All users of a machine can read command lines."""
+    (tmp_path / "password").write_text("hunter2 =@\n")
+    job, *rest = [*words.split(), "--config", f"sasl.password=@{tmp_path}/password", "--config", "a=b@c"]
+    main = importlib.import_module(f"stratalog.bridges.jobs.{job}").main
+    assert main.parser().parse_args(rest).configs == {"sasl.password": "hunter2 =@", "a": "b@c"}
+
+
+@pytest.mark.parametrize("text", ["sasl.password=@hunter2", "sasl.password=@hunter2\0"])
+def test_a_password_that_begins_with_an_at_sign_is_not_repeated(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"file of sasl\.password cannot be read") as refused:
+        pair_or_file(text)
+    assert "hunter2" not in str(refused.value)
 
 
 def test_the_cluster_file_comes_from_the_call_the_environment_or_the_usual_place(
