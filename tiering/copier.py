@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from isal import isal_zlib
 
 from stratalog.partitions import paths
-from stratalog.partitions.errors import CorruptionError, SourceChangedError, StorageError
+from stratalog.partitions.errors import CorruptionError, CorruptSegmentError, SourceChangedError, StorageError
 from stratalog.partitions.listing import DataFile, Link
 from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.rewrites.merge import Run
@@ -165,7 +165,11 @@ def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject, compr
     """The object that another driver, or a crashed run, has uploaded; None if this upload would write different
     bytes.
     """
-    found = verify_bytes(remote, DataFile(run.segment_name, there))
+    try:
+        found = verify_bytes(remote, DataFile(run.segment_name, there))
+    except CorruptSegmentError as error:
+        remedy = "if a deep verify does not name it, no table lists it: delete it, then run tier"
+        raise CorruptSegmentError(f"{error}. No upload replaces it; {remedy}") from error
     with errors_of(leader):
         expected = crc32_of(leader, run, compression=compression)
     if found.crc32 != expected:

@@ -120,6 +120,14 @@ class DeltaTopicReader(TopicTable):
         removed = self._removed(table, delay_ms)
         return self._fold(table), removed
 
+    def load_with_due(self, delay_ms: int) -> tuple[RemoteLog, frozenset[str]]:
+        """Like ``load_with_removed``, but only with the files that are due, which costs one listing less."""
+        table = self._open()
+        if table is None:
+            return RemoteLog.empty(self.uri), frozenset()
+        due = self._due(table, delay_ms)
+        return self._fold(table), due
+
     def _open_at(self, version: int) -> DeltaTable:
         check_log(self.remote, self.folder, version)
         try:

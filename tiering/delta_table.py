@@ -219,10 +219,8 @@ class DeltaTopicTable(DeltaTopicReader):
 
         Raises: StorageError naming the objects that could not be deleted; see ``load``.
         """
-        table = self._open()
-        if table is None:
-            return []
-        due = self._due(table, delay_ms).difference(one.path for one in self._fold(table).all_segments())
+        log, due = self.load_with_due(delay_ms)
+        due = due.difference(segment.path for segment in log.all_segments())
         if not due:
             return []
         segments = self.objects().segments

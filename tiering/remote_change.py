@@ -52,7 +52,7 @@ class Rebuilt:
 
     lost: tuple[RemoteSegment, ...]
     uploads: tuple[Uploaded, ...]
-    """None if all records are below the log start."""
+    """Empty if all records are below the log start."""
     log_start: int
 
 

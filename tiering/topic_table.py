@@ -304,8 +304,11 @@ class TopicTable:
     def _removed(self, table: DeltaTable, delay_ms: int) -> RemovedFiles:
         """The files removed from the table; see ``load_with_removed`` of both kinds."""
         due = self._due(table, delay_ms)
-        ever = removed_paths(self.remote, check_log(self.remote, self.folder, table.version()))
-        return RemovedFiles(ever | due, due)
+        return RemovedFiles(self._removed_paths(table) | due, due)
+
+    def _removed_paths(self, table: DeltaTable) -> frozenset[str]:
+        """See ``removed_paths``."""
+        return removed_paths(self.remote, check_log(self.remote, self.folder, table.version()))
 
     def _due(self, table: DeltaTable, delay_ms: int) -> frozenset[str]:
         """See ``RemovedFiles.due``."""

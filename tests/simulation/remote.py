@@ -115,6 +115,10 @@ class MemoryTopicTable(DeltaTopicTable):
             frozenset(path for path, _ in ever), frozenset(path for path, when in ever if when <= until)
         )
 
+    def load_with_due(self, delay_ms: int) -> tuple[RemoteLog, frozenset[str]]:
+        log, removed = self.load_with_removed(delay_ms)
+        return log, removed.due
+
     def delete_history(self) -> int:
         version = self.load().version
         if self._driver.point("table", "remote", "history") is Verdict.REFUSE:

@@ -77,6 +77,9 @@ class SimulatedSnapshotTable(SnapshotTable):
         except DeltaError as error:
             self._failed("read", error)
 
+    def _removed_paths(self, table: DeltaTable) -> frozenset[str]:
+        return frozenset(cast(SimulatedTable, table).state.removed)
+
     def _tombstones_with_values(self, checkpoint: StoredObject) -> list[ListedFile]:
         """Removals of the simulation have no values."""
         return []
