@@ -163,17 +163,19 @@ class MetadataClient:
         with self._commits.turn:
             return work(self._log)
 
-    def submit(self, command: Command[Answer], *, dry_run: bool = False) -> Answer:
+    def submit(
+        self, command: Command[Answer], *, dry_run: bool = False, dry_image: ClusterImage | None = None
+    ) -> Answer:
         """Read the image, decide the command, and commit; if another driver has committed first, decide again on
-        the new image. With ``dry_run``, return the answer as it would be now, and commit nothing; the errors are
-        the same.
+        the new image. With ``dry_run``, return the answer as it would be now (or on ``dry_image``), and commit
+        nothing; the errors are the same.
 
         Raises: errors of the command's ``decide``, InvalidCallError for records that could not be read again, and
             RetriableError kinds, if nothing was changed. OutcomeUnknownError: the command may have been committed.
             CorruptionError kinds.
         """
         if dry_run:
-            decision = _decided(command, self.image(), self._agreed_ms)
+            decision = _decided(command, dry_image or self.image(), self._agreed_ms)
             if decision.records:
                 self.check_may_commit()
             return decision.answer

@@ -117,7 +117,7 @@ def test_logs_that_are_lost_begin_again_where_they_were_known_to_end() -> None:
 def test_keys_leave_snapshots_and_do_not_come_back() -> None:
     """S1 to S3 of ``stratalog.snapshots.erasure``."""
     counts = counts_of_clean_runs(
-        configuration_of(seed, "erase snapshots") for seed in range(1, 1 + at_depth(test=15, nightly=1000))
+        configuration_of(seed, "erase snapshots") for seed in range(21, 21 + at_depth(test=15, nightly=1000))
     )
     assert counts["snapshots"] >= 10
     assert counts["erased"] >= 2

@@ -33,7 +33,7 @@ def test_a_profile_that_the_environment_names_comes_after_its_keys_in_spark_too(
 )
 def test_spark_4_0_refuses_a_profile_that_it_cannot_find(options: StoreOptions, environ: dict[str, str]) -> None:
     """Hadoop 3.4.1 would read with other credentials, or find no class in the middle of a query."""
-    with pytest.raises(UnsupportedStoreError, match=r"Spark 4.0 finds the profile 'lake' only by .*AWS_PROFILE"):
+    with pytest.raises(UnsupportedStoreError, match=r"Spark 4.0 finds the profile 'lake' only in .*AWS_PROFILE"):
         s3a_settings("b", options, environ, "4.0.1")
     found = s3a_settings("b", options, {**environ, "AWS_PROFILE": "lake"}, "4.0.1")
     assert "ProfileCredentialsProvider" in found["fs.s3a.bucket.b.aws.credentials.provider"]

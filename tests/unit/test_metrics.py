@@ -13,7 +13,7 @@ def test_a_histogram_has_a_count_and_quantiles() -> None:
     for ms in range(1, 101):
         metrics.add("GenSnapshotLatencyMs", "t", 0, float(ms))
     metrics.add("GenSnapshotLatencyMs", "t", 1, 7.0)
-    assert [row.columns() for row in metrics.rows()] == [
+    assert [row.columns() for row in metrics.rows({"t"})] == [
         {
             "metric": "GenSnapshotLatencyMs",
             "topic": "t",
@@ -40,7 +40,7 @@ def test_quantiles_are_of_the_latest_values() -> None:
     metrics = SnapshotMetrics()
     for ms in range(5000):
         metrics.add("GenSnapshotLatencyMs", "t", 0, float(ms))
-    (row,) = metrics.rows()
+    (row,) = metrics.rows({"t"})
     assert (row.count, row.median) == (5000, 4500.0)
 
 
@@ -50,5 +50,5 @@ def test_a_load_that_fails_is_none() -> None:
         raise ZeroDivisionError
     with metrics.loading("t", 0, clock):
         clock.sleep(0.25)
-    (row,) = metrics.rows()
+    (row,) = metrics.rows({"t"})
     assert (row.metric, row.value, row.count) == (LOAD_LATENCY, 250.0, 1)

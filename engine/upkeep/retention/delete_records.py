@@ -185,10 +185,7 @@ def _commit(
     grown = {one: start.wanted for one, start in found.items() if start.wanted.log_start_offset > start.present}
     if not grown:
         return {}
-    command = AdvanceLogStart(tuple(grown.values()))
-    if dry_run:
-        metadata.check_may_commit()
-    answers = command.decide(image).answer if dry_run else metadata.submit(command)
+    answers = metadata.submit(AdvanceLogStart(tuple(grown.values())), dry_run=dry_run, dry_image=image)
     return {
         one: answer.error
         for one, answer in zip(grown, answers, strict=True)
