@@ -38,6 +38,7 @@ def begun_in(folder: Path, root: str, table: str) -> Path:
 
 
 @pytest.mark.parametrize("named_by", ["file", "environment"])
+@pytest.mark.delta
 def test_spark_reads_both_tiers_on_azure_and_google(
     named_by: str,
     azure_endpoint: CloudEndpoint,

@@ -142,6 +142,7 @@ def test_sql_knows_them_by_views_and_range_functions(cluster: Cluster, spark: Sp
 
 @pytest.mark.long("runs a dozen Spark queries")
 @pytest.mark.nightly
+@pytest.mark.delta
 def test_other_readers_find_them_in_the_delta_table(cluster: Cluster, spark: SparkSession, folder: Path) -> None:
     """Neither Parquet nor Delta's protocol restricts names; only delta-spark refuses to write some."""
     address = str(folder / "remote" / f"t-{cluster.image.topic('t').topic_id}")

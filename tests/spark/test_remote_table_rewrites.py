@@ -30,6 +30,7 @@ def tiered(changing: DeltaTopicTable) -> DeltaTopicTable:
 
 
 @pytest.mark.nightly
+@pytest.mark.delta
 def test_an_optimize_by_spark_is_reverted_and_no_reader_sees_a_record_twice(
     spark: SparkSession, tiered: DeltaTopicTable, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

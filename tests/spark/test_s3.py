@@ -109,6 +109,7 @@ def test_spark_reaches_a_server_that_only_the_environment_names(
 
 @pytest.mark.nightly
 @pytest.mark.classic("it starts a session of its own")
+@pytest.mark.delta
 def test_spark_uses_a_profile_that_only_the_environment_names(
     named_by_environment: Path, s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:

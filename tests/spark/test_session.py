@@ -26,6 +26,7 @@ ROWS = pa.table({"partition": pa.array([0, 0, 1], pa.int32()), "offset": pa.arra
 @pytest.mark.long("starts a JVM of its own")
 @pytest.mark.nightly
 @pytest.mark.spark
+@pytest.mark.delta
 def test_delta_tables_of_delta_rs_can_be_read_as_of_a_version_and_streamed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
