@@ -1,7 +1,7 @@
 """The depth of a test run: ``$STRATALOG_TEST_DEPTH`` is *check*, *test* (the default) or *nightly*.
 
 ``make check`` runs the quick tests that need neither a JVM nor a server, with the first case of each table. It
-skips the tests of ``tests/slower.txt``, which take more than 70 ms of processor time; ``python -m tests.durations
+skips the tests of ``tests/slower.txt``, which take more than 50 ms of processor time; ``python -m tests.durations
 --slower`` writes that file from the last run of ``make test``. ``make test`` proves each guarantee once: it skips
 tests marked ``nightly`` and runs ``n`` cases of tables marked ``sample(n)``. ``make nightly`` runs every case.
 Constants for the length of an exploration use ``at_depth``, because processes that tests start inherit the

@@ -28,7 +28,7 @@ from tests.depth import LEFT_OUT, SLOWER
 
 FOLDER = Path(__file__).resolve().parent.parent / ".cache" / "durations"
 LONG_S = 5.0
-SLOWER_S = 0.07
+SLOWER_S = 0.05
 JVMS = ("spark", "connect_url", "standalone")
 SERVERS = ("s3_endpoint", "azure_endpoint", "gcs_endpoint", "kms", "clients")
 
