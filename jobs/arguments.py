@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,7 +25,7 @@ from stratalog.partitions.amounts import parse_size
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.runner import RUNNERS, SPARK
-from stratalog.partitions.secret_files import unreadable
+from stratalog.partitions.secret_files import read_secret
 from stratalog.partitions.spelling import did_you_mean
 
 CLUSTER_VARIABLE = "STRATALOG_CLUSTER"
@@ -430,15 +431,14 @@ def pair_or_file(text: str) -> tuple[str, str]:
     key, value = pair(text)
     if not value.startswith("@"):
         return key, value
-    try:
-        return key, Path(value[1:]).read_text(encoding="utf-8").removesuffix("\n")
-    except UnicodeDecodeError:
-        why: str | None = "it is not UTF-8"
-    except ValueError:
-        why = "that is not a valid path"
-    except OSError as error:
-        why = error.strerror
-    raise argparse.ArgumentTypeError(unreadable(f"the file of {key}", value[1:], why))
+    text = read_secret(
+        f"the file of {key}",
+        value[1:],
+        partial(Path.read_text, encoding="utf-8"),
+        argparse.ArgumentTypeError,
+        not_text="it is not UTF-8",
+    )
+    return key, text.removesuffix("\n")
 
 
 class Pairs(argparse.Action):

@@ -16,6 +16,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from socketserver import TCPServer, ThreadingMixIn
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from stratalog.partitions.errors import InvalidCallError
-from stratalog.partitions.secret_files import unreadable
+from stratalog.partitions.secret_files import read_secret, unreadable
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -85,15 +86,8 @@ def _no_password() -> str:
 
 def read_token(path: str) -> str:
     """Return the token in a file, without white space around it. Raises: InvalidCallError."""
-    try:
-        return Path(path).read_text(encoding="ascii").strip()
-    except UnicodeDecodeError:
-        why: str | None = "it is not ASCII"
-    except ValueError:
-        why = "that is not a valid path"
-    except OSError as error:
-        why = error.strerror
-    raise InvalidCallError(unreadable("the token file", path, why))
+    ascii_text = partial(Path.read_text, encoding="ascii")
+    return read_secret("the token file", path, ascii_text, InvalidCallError, not_text="it is not ASCII").strip()
 
 
 class HttpServer:

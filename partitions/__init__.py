@@ -10,7 +10,7 @@ Modules
     Names and numbers: ``paths`` (every name in storage), ``identity`` (ids), ``numbers``, ``offsets``,
     ``isolation``, ``spelling``, ``printable``, ``html_table``, ``amounts`` (bytes and times to and from text),
     ``version``, ``errors`` (every error, grouped by what the caller must do), ``unwritable`` (the error of a root
-    that refuses writes), ``secret_files`` (their names in errors).
+    that refuses writes), ``secret_files`` (reads of keys and passwords).
 
     The folder of a replica: ``listing`` (live files, chain, ends), ``lineage`` (which epoch wrote what),
     ``replica`` (one replica on one root), ``known_log`` (a log updated from an earlier listing), ``root``

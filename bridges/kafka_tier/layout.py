@@ -18,7 +18,7 @@ from typing import Protocol
 
 from stratalog.bridges.kafka_tier.segment import RemoteLogSegment
 from stratalog.partitions.errors import InvalidCallError
-from stratalog.partitions.secret_files import unreadable
+from stratalog.partitions.secret_files import read_secret
 from stratalog.partitions.spelling import did_you_mean
 from stratalog.partitions.store import Store
 
@@ -87,13 +87,7 @@ class LayoutOptions:
 
 def key_of_file(name: str, path: str | Path) -> bytes:
     """The bytes of a private key. Raises: InvalidCallError."""
-    try:
-        return Path(path).read_bytes()
-    except ValueError:
-        why: str | None = "that is not a valid path"
-    except OSError as error:
-        why = error.strerror
-    raise InvalidCallError(unreadable(f"key {name!r}", path, why))
+    return read_secret(f"key {name!r}", path, Path.read_bytes, InvalidCallError)
 
 
 def open_layout(name: str, options: LayoutOptions) -> RemoteSegmentLayout:

@@ -11,11 +11,12 @@ import base64
 import binascii
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from stratalog.partitions.cluster_key import ClusterKey
 from stratalog.partitions.errors import ClusterKeyError
-from stratalog.partitions.secret_files import unreadable
+from stratalog.partitions.secret_files import read_secret
 
 KEY_VARIABLE = "STRATALOG_CLUSTER_KEY"
 
@@ -35,15 +36,13 @@ def key_file(path: str | Path) -> KeySource:
     """Return a source that reads a file when the key is needed."""
 
     def read() -> str:
-        try:
-            return Path(path).read_text(encoding="ascii")
-        except UnicodeDecodeError:
-            why: str | None = "it is not valid base64"
-        except ValueError:
-            why = "that is not a valid path"
-        except OSError as error:
-            why = error.strerror
-        raise ClusterKeyError(unreadable("the cluster key file", path, why))
+        return read_secret(
+            "the cluster key file",
+            path,
+            partial(Path.read_text, encoding="ascii"),
+            ClusterKeyError,
+            not_text="it is not valid base64",
+        )
 
     return read
 
