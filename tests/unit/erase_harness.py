@@ -117,7 +117,7 @@ def stop_at(live: LiveCluster, step: str) -> None:
 
 
 def verified_states(live: LiveCluster, certificate: Path) -> list[object]:
-    """What the cluster finds of each copy that the certificate names."""
+    """The state of each copy that the certificate names, as the cluster finds it."""
     return [row["state"] for row in report_of(lambda: live.cluster.verify_erased(certificate)).rows]
 
 

@@ -1,4 +1,4 @@
-"""What a driver remembers is bounded: topics that were deleted, or not used for long, are forgotten."""
+"""A driver's memory is bounded: it forgets topics that were deleted, or not used for a long time."""
 
 from __future__ import annotations
 
