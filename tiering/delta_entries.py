@@ -53,6 +53,8 @@ MOST_FILES = 10_000
 REMEMBERED = MOST_FILES
 """The number of checked log files that this process remembers."""
 
+ENTRY = re.compile(r"(\d{20})\.json")
+"""Matches the whole name of a log entry."""
 _VERSION = re.compile(r"(\d{20})\.(?:\d{20}\.)?(json|compacted\.json|crc|checkpoint\.parquet|checkpoint\..*)\Z")
 _SECOND_KIND = re.compile(r"\d{20}\.checkpoint\.(?!parquet\Z|\d{10}\.\d{10}\.parquet\Z)")
 """Matches the names of all checkpoints except classic ones (one file, or numbered parts)."""

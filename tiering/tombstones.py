@@ -14,12 +14,11 @@ from stratalog.partitions import paths
 from stratalog.partitions.bounded import read_listed
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.store.protocol import Store, StoredObject
-from stratalog.tiering.delta_entries import ENTRY_BYTES, leaves_of
+from stratalog.tiering.delta_entries import ENTRY, ENTRY_BYTES, leaves_of
 from stratalog.tiering.foreign_commits import ListedFile, parse_commit
 
 _ROWS = 1024
 _PATH = "remove.path"
-_ENTRY = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..*parquet")
 
 
@@ -36,7 +35,7 @@ def removed_paths(remote: Store, log_files: Iterable[StoredObject]) -> frozenset
         if _CHECKPOINT.fullmatch(name):
             for removals in _removals(remote, one, _PATH):
                 removed.update(pc.struct_field(removals, "path").to_pylist())
-        elif found := _ENTRY.fullmatch(name):
+        elif found := ENTRY.fullmatch(name):
             entry = read_listed(remote, one, ENTRY_BYTES)
             commit = parse_commit(int(found[1]), entry, remote.uri_of(one.name))
             removed |= commit.removed

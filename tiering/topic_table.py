@@ -5,7 +5,6 @@ table lists a remote log (``delta_table``), or the latest record of each key (``
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -30,7 +29,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.store.protocol import Store, StoredObject, StoreOptions
 from stratalog.tiering import delta_options
-from stratalog.tiering.delta_entries import check_log
+from stratalog.tiering.delta_entries import ENTRY, check_log
 from stratalog.tiering.delta_metadata import set_properties, set_schema
 from stratalog.tiering.delta_schema import (
     check_commits,
@@ -67,7 +66,6 @@ _PROPERTIES = {
     "delta.deletedFileRetentionDuration": "interval 30 days",  # files must stay as long as a RESTORE may need them
     "delta.dataSkippingNumIndexedCols": "-1",  # polars refuses a struct of which only some fields are indexed
 }
-_ENTRY = re.compile(r"\d{20}\.json")
 _AT_ONCE = CommitProperties(max_commit_retries=ONE_ATTEMPT)
 
 
@@ -126,7 +124,7 @@ class TopicTable:
     def is_newest(self, version: int) -> bool:
         """Whether the table's log has no entry of a later version. Costs one listing. Raises: StorageError."""
         later = self.remote.list(paths.join(self.folder, paths.DELTA_LOG), after=f"{version:020d}.json")
-        return not any(_ENTRY.fullmatch(paths.base_name(one.name)) for one in later)
+        return not any(ENTRY.fullmatch(paths.base_name(one.name)) for one in later)
 
     def ensure(self, schema: pa.Schema) -> None:
         """Create the table if it is missing; ``schema`` is the physical schema of the topic's segments. A table

@@ -34,10 +34,10 @@ def commit_here(
     """Commit the groups' offsets ``there`` for partitions that end here at these offsets. Returns the number of
     offsets that moved. A group that cannot be committed is a failure with its name.
     """
+    if not log_ends:  # a dry run has none, and must not read: that may fence brokers
+        return 0
     moved = 0
-    for group, offsets in (
-        sorted(there.items()) if log_ends else ()
-    ):  # a read may fence brokers, so none in a dry run
+    for group, offsets in sorted(there.items()):
         try:
             here = committed(metadata, storage, execution.clock, memory, group)
             wanted = {

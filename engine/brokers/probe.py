@@ -54,6 +54,8 @@ from stratalog.partitions.store.local_space import folder_path, staging_in_the_w
 
 T = TypeVar("T")
 
+LEADER_AWAY = (BrokerUnreachableError, StaleMetadataError)
+"""The errors of a leader that does not answer, or no longer leads."""
 _ATTEMPTS = 5
 
 
@@ -146,7 +148,7 @@ def with_leaders(
 
     Raises: errors from ``work``; see ``probe_brokers``.
     """
-    with suppress(BrokerUnreachableError, StaleMetadataError):
+    with suppress(*LEADER_AWAY):
         return work(metadata.image())
     if dry_run:
         image = metadata.image()

@@ -190,6 +190,12 @@ def fetch(
     return values(outcomes)[0]
 
 
+def check_limits(max_bytes: int, timeout_s: float) -> None:
+    """Check the limits of a fetch. Raises: InvalidCallError."""
+    if max_bytes < 1 or not timeout_s > 0:
+        raise InvalidCallError(f"max_bytes = {max_bytes}, timeout_s = {timeout_s}: both must be above 0")
+
+
 def fetch_many(
     metadata: MetadataClient,
     storage: Storage,
@@ -214,8 +220,7 @@ def fetch_many(
     positions = check_offsets(offsets, least=None)
     if not positions:
         raise InvalidCallError("offsets is empty: name a partition to fetch from")
-    if max_bytes < 1 or not timeout_s > 0:
-        raise InvalidCallError(f"max_bytes = {max_bytes}, timeout_s = {timeout_s}: both must be above 0")
+    check_limits(max_bytes, timeout_s)
     level = isolation_of(isolation)
     deadline_s = clock.monotonic_s() + timeout_s
     image = metadata.image() if known is None else known

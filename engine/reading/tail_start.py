@@ -13,7 +13,7 @@ from stratalog.engine.driver.storage import Storage
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.reading.bounds import Bound, Committed, ReadQuery
-from stratalog.engine.reading.fetch import MAX_BYTES, TIMEOUT_S
+from stratalog.engine.reading.fetch import MAX_BYTES, TIMEOUT_S, check_limits
 from stratalog.engine.reading.last import leader_has_last, start_of_last
 from stratalog.engine.reading.list_offsets import position, takes_remote
 from stratalog.engine.reading.look import PartitionState, check_partitions
@@ -72,10 +72,7 @@ class TailOptions:
         isolation_of(self.isolation)
         if self.auto_offset_reset not in RESETS:
             raise InvalidCallError(f"auto_offset_reset = {self.auto_offset_reset!r}: one of {', '.join(RESETS)}")
-        if self.max_bytes < 1 or not self.timeout_s > 0:
-            raise InvalidCallError(
-                f"max_bytes = {self.max_bytes}, timeout_s = {self.timeout_s}: both must be above 0"
-            )
+        check_limits(self.max_bytes, self.timeout_s)
         if not 0 < self.first_poll_s <= self.longest_poll_s:
             raise InvalidCallError(
                 f"first_poll_s = {self.first_poll_s}, longest_poll_s = {self.longest_poll_s}: "

@@ -7,7 +7,6 @@ the page never delay ``maintain``. Answers are plain data; every text in them is
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -30,6 +29,7 @@ from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.offsets import UnknownOffset
 from stratalog.partitions.printable import printable
 from stratalog.partitions.store import Store
+from stratalog.tiering.delta_entries import ENTRY
 from stratalog.tiering.foreign_commits import parse_commit
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ MOST_AT_ONCE = 2
 VERSIONS = 20
 MOST_ENTRY_BYTES = 1024 * 1024
 """The maximum size of an entry in the log of a table; it is enough for a few thousand files."""
-_ENTRY = re.compile(r"\d{20}\.json")
 Given = Mapping[str, str]
 
 
@@ -134,7 +133,7 @@ class Lookups:
         image = self._metadata.image().topic(topic)
         remote = self._storage.remote_store("versions are those of a remote table")
         folder = paths.join(paths.topic_folder(image.name, image.topic_id), paths.DELTA_LOG)
-        entries = sorted(one.name for one in remote.list(folder) if _ENTRY.fullmatch(one.name.rpartition("/")[2]))
+        entries = sorted(one.name for one in remote.list(folder) if ENTRY.fullmatch(one.name.rpartition("/")[2]))
         if not entries:
             raise InvalidCallError(f"topic {topic!r} has no remote table")
         return {

@@ -201,16 +201,15 @@ def _remote_copy(work: EraseWork, log: ReplicaLog) -> RemoteCopy:
     it was read. Raises: see ``check_searchable``."""
     remote, view = work.remote, work.replicas.view
     assert remote is not None
-    for attempt in range(2):
-        try:
-            check_searchable(
-                remote.segments, log.lineage, view.log_start_offset, log.local_start, str(work.replicas)
-            )
-        except LogGapError:
-            part = work.replicas.remote
-            if attempt or part is None:
-                raise
-            remote = replace(remote, segments=part.read().of_partition(view.partition))
+    rest = log.lineage, view.log_start_offset, log.local_start, str(work.replicas)
+    try:
+        check_searchable(remote.segments, *rest)
+    except LogGapError:
+        part = work.replicas.remote
+        if part is None:
+            raise
+        remote = replace(remote, segments=part.read().of_partition(view.partition))
+        check_searchable(remote.segments, *rest)
     return remote
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from stratalog.engine.brokers.probe import probe_first
+from stratalog.engine.brokers.probe import LEADER_AWAY, probe_first
 from stratalog.engine.config.topic_config import COMPACT
 from stratalog.engine.driver.execution import Execution
 from stratalog.engine.driver.report import Failure, Report
@@ -33,12 +33,10 @@ from stratalog.engine.reading.positions import spec_of
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.partitions.errors import (
-    BrokerUnreachableError,
     FencedLeaderEpochError,
     InvalidCallError,
     OffsetOutOfRangeError,
     PolicyViolationError,
-    StaleMetadataError,
     StratalogError,
 )
 from stratalog.partitions.identity import TopicPartition
@@ -51,7 +49,6 @@ HIGH_WATERMARK = -1
 """An offset that means all committed records."""
 
 _ATTEMPTS = 5
-_LEADER_AWAY = (BrokerUnreachableError, StaleMetadataError)
 
 
 class DeleteRecordsRow(PartitionRow, frozen=True, kw_only=True):
@@ -101,7 +98,7 @@ def delete_records(
                 bad_call = next((error for error in errors.values() if isinstance(error, InvalidCallError)), None)
                 if attempt == 0 and bad_call is not None:
                     raise bad_call
-                if attempt == 0 and any(isinstance(error, _LEADER_AWAY) for error in errors.values()):
+                if attempt == 0 and any(isinstance(error, LEADER_AWAY) for error in errors.values()):
                     image = probe_first(metadata, storage, run, image)
                     found, errors = _starts(storage, image, waiting)
                 refused |= errors
